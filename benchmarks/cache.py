@@ -39,7 +39,8 @@ from esscher.engine.models import LoadedModel, load_model
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages
-from esscher.engine.text.tasks import ask, ask_each, task_items
+from esscher.engine.text.tasks.asking import ask, ask_each
+from esscher.engine.text.tasks.items import task_items
 from esscher.studies.plan.check import PURPOSE, KeptLayers, count_kept
 
 CALIBRATION = "wikipedia-en.txt"

@@ -28,7 +28,7 @@ from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.text import Passage
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages
-from esscher.engine.text.tasks import calibration_item
+from esscher.engine.text.tasks.items import calibration_item
 from esscher.math.allocation import EffectCurve, allocate
 from esscher.studies.plan.check import Budgets
 from esscher.studies.plan.effects import (

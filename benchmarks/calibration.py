@@ -41,7 +41,7 @@ from benchmarks.detection import (
 )
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.attention import attention_statistics
+from esscher.engine.attention.outputs import streamed_attention
 from esscher.math.statistics import Rate, find_sinks, fit_rate, received_exponent
 
 DIMS = (1, 8)
@@ -149,11 +149,7 @@ def received(dim: int, n: int, replicate: int, sink_logits: tuple[float, ...] = 
         keys[: len(sink_logits), dim] = np.array(sink_logits) + np.log(n) + h * h * dim / 2
         queries = np.column_stack([h * tokens, np.ones(n)])
         q, k = torch.from_numpy(queries), torch.from_numpy(keys)
-        found = attention_statistics(
-            q, k, k, sizes=[len(keys)], queries="separate", factor=1.0, received_sizes=[len(keys)]
-        ).received
-        assert found is not None
-        out.append(found.reshape(-1))
+        out.append(streamed_attention(q, lambda k=k: [(k, k)], scaling=1.0)[2])
     return np.array(out)
 
 

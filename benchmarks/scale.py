@@ -112,7 +112,7 @@ def comparison(folder: Path) -> dict[str, object]:
     """The reference by two levels against all pairs."""
     from esscher.core.streams import random_stream
     from esscher.engine.models import load_model
-    from esscher.engine.sampled.pooled import Levels, pooled_reference
+    from esscher.engine.sampled.pooled import pooled_reference
     from esscher.engine.text import collect_cloud
 
     cloud = collect_cloud(
@@ -126,20 +126,20 @@ def comparison(folder: Path) -> dict[str, object]:
             start = time.perf_counter()
             rng = random_stream(0, "scale", layer)
             found[two_levels] = pooled_reference(
-                view, rng, Levels(whole=0 if two_levels else view.q.shape[1])
+                view, rng, whole=0 if two_levels else view.q.shape[1]
             )
             seconds[two_levels] += time.perf_counter() - start
         fast, exact = found[True], found[False]
-        mean = fast.moments.mean - exact.moments.mean
-        covariance = fast.moments.covariance - exact.moments.covariance
+        mean = fast.mean - exact.mean
+        covariance = fast.covariance - exact.covariance
         d = len(mean) // len(view.heads)
-        queries = len(fast.asking)
+        queries = len(fast.queries)
         for h in range(len(view.heads)):
             own = slice(h * d, (h + 1) * d)
             mean_ratios.append(np.linalg.norm(mean[own]) / fast.mean_error[h])
             gap = np.linalg.norm(covariance[own, own])
             covariance_ratios.append(gap / fast.covariance_error[h])
-            spread = np.trace(exact.moments.covariance[own, own])
+            spread = np.trace(exact.covariance[own, own])
             alone = np.sqrt(spread / queries * (1 - queries / COMPARED))
             gains.append(alone / fast.mean_error[h])
     return {

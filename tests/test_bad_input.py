@@ -34,7 +34,6 @@ THEORY = [
     "constants",
     "cov_constant",
     "hardmax_curve",
-    "head_ball_bound",
     "map_constant",
     "map_curve",
     "mean_constant",
@@ -50,7 +49,6 @@ LAWS = [
     "Signs",
     "Sphere",
     "StudentT",
-    "make_law",
     "standard_law",
 ]
 CALLED = {

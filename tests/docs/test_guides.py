@@ -49,7 +49,7 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     code, script, own_test = (b.text for b in blocks(text) if b.language == "python")
     space: dict[str, Any] = {}
     exec(compile(code, "add-a-pattern.md", "exec"), space)
-    monkeypatch.setitem(PATTERNS, "dilated", space["Dilated"]())
+    monkeypatch.setitem(PATTERNS, "dilated", space["DILATED"])
 
     def chosen(name: str, view: View, budget: int) -> list[set[int]]:
         sight = PATTERNS[name].select(view, budget, random_stream(0, "choice"))
@@ -69,5 +69,5 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
                 assert first <= min(keys)
                 assert max(keys) < stop
     exec(compile(script, "add-a-pattern.md", "exec"), space)
-    assert list(space["found"].patterns) == ["random", "dilated"]
+    assert list(space["result"].patterns) == ["random", "dilated"]
     assert "dilated" in capsys.readouterr().out

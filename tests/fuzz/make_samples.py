@@ -116,9 +116,6 @@ def make(folder: Path) -> None:
     claims.MEASUREMENTS["limit"] = Measurement(lambda scale: units, whole.measure)
     esscher.paper(("limit",), out=folder / "paper")
     claims.MEASUREMENTS["limit"] = whole
-    esscher.engine.text.collect_cloud(
-        bert, text(), tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder / "cloud"
-    )
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelReference, load_model, opened_model
+from esscher.engine.models import ModelChoice, load_model, opened_model
 from esscher.runs.cluster import Cluster, connected
 from esscher.runs.executors import Task
 from esscher.studies.domains import domains
@@ -88,7 +88,7 @@ def test_the_same_bytes_here_and_there(
     assert not list((tmp_path / "there").glob("cloud*"))
 
 
-def layers_of(model: ModelReference) -> int:
+def layers_of(model: ModelChoice) -> int:
     with opened_model(model) as loaded:
         return loaded.shape.layers
 
@@ -97,15 +97,15 @@ def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Machines)
     name = str(place / "encoder")
     how = ("cpu", "float32", None, False, False)
     with connected(cluster.address) as executor:
-        wrong = ModelReference(name, *how, weight_hash="0" * 64)
+        wrong = ModelChoice(name, *how, weight_hash="0" * 64)
         with pytest.raises(InputError, match="has other weights on the worker on"):
             _run(executor, wrong)
-        missing = ModelReference(str(place / "none"), *how, weight_hash="0" * 64)
+        missing = ModelChoice(str(place / "none"), *how, weight_hash="0" * 64)
         with pytest.raises(InputError, match=r"the worker on .*none"):
             _run(executor, missing)
 
 
-def _run(cluster: Cluster, model: ModelReference) -> None:
+def _run(cluster: Cluster, model: ModelChoice) -> None:
     dict(cluster.run([Task("a", layers_of, (model,))]))
 
 

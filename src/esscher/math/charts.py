@@ -179,10 +179,15 @@ def draw_rate(rate: Rate) -> Plot:
     known = [row.get(key) for row in (*drawn, *rows) for key in ("error", "low", "high")]
     x = Axis("n", "tokens n", log=True, limits=limits(rate.sizes, log=True))
     y = Axis("error", f"{rate.summary} error", log=True, limits=limits(known, log=True))
-    band = _band(rate, grid)
+    interval = rate.band(grid)
     title = rate.law_words + ("" if rate.trusted else "; exponent not to be trusted")
     marks = [lines(drawn, x, y, series), points(rows, x, y, series)]
-    below = [bands(band, x, y)] if band else []
+    below = []
+    if interval is not None:
+        ends = [
+            {"n": n, "low": low, "high": high} for n, low, high in zip(grid, *interval, strict=True)
+        ]
+        below.append(bands(ends, x, y))
     return Plot(figure([panel(*below, *marks, height=HEIGHT)], title))
 
 
@@ -195,22 +200,10 @@ def _curves(rate: Rate, grid: Array) -> list[tuple[str, str, tuple[int, ...], Ar
             through = rate.fitted[0] * (grid / grid[0]) ** -beta
             found.append((f"{words} {beta:.3f}", colour, dash, through))
     low, high = rate.interval
-    sure = f" ({low:.3f} to {high:.3f})" if np.isfinite(high - low) else ""
+    sure = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     words = f"fit {rate.exponent:.3f}{sure}"
     found.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
     if rate.law != "power":
-        bent = rate.selection.fits[rate.law].error(grid)
+        bent = rate.selection.laws[rate.law].error(grid)
         found.append((law_words(rate.law), BLACK, DASHED, bent))
     return found
-
-
-def _band(rate: Rate, grid: Array) -> list[dict[str, Any]]:
-    """The interval of the fitted line; nothing if its width is not known."""
-    x = np.log(grid)
-    a, cross, b = rate.covariance[0, 0], rate.covariance[0, 1], rate.covariance[1, 1]
-    spread = rate.critical * np.sqrt(np.maximum(a - 2 * x * cross + x * x * b, 0.0))
-    if not np.all(np.isfinite(spread)):
-        return []
-    line = rate.constant * grid**-rate.exponent
-    ends = zip(grid, line * np.exp(-spread), line * np.exp(spread), strict=True)
-    return [{"n": n, "low": low, "high": high} for n, low, high in ends]

@@ -47,7 +47,7 @@ from esscher.core.untrusted import (
     read_table,
     shortened,
 )
-from esscher.engine.models.record import SAMPLE, compare_weights, said_of_types
+from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
 from esscher.runs.provenance import git_revision, versions
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, An
     after: Any = configuration.get("model")
     models = isinstance(before, dict) and isinstance(after, dict)
     if models and compare_weights(before, after) == "other type":
-        different.append(f"  These are {said_of_types(before, after)}.")
+        different.append(f"  These are {type_difference(before, after)}.")
     if different:
         raise InputError(
             f"{folder} holds a run with another configuration:\n"

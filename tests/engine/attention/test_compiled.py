@@ -95,18 +95,10 @@ def test_tiles_of_all_sizes(compiled, width, rows):
 
 @needs_kernel
 @pytest.mark.parametrize("strength", [0.3, 30.0])
-@pytest.mark.parametrize("causal", [False, True])
-def test_it_agrees_with_torch(monkeypatch, strength, causal):
+def test_it_agrees_with_torch(monkeypatch, strength):
     g = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 2500, 20, generator=g) for _ in range(3))
-    options = {
-        "sizes": (3, 500, 2500),
-        "scales": (0.2, 1.0),
-        "causal": causal,
-        "weights": ("participation", "largest"),
-        "received_sizes": (500, 2500),
-        "limit": v,
-    }
+    options = {"sizes": (3, 500, 2500), "scales": (0.2, 1.0), "limit": v}
     ours = attention_statistics(strength * q, k, v, **options)
     monkeypatch.setenv(kernel.VARIABLE, "torch")
     theirs = attention_statistics(strength * q, k, v, **options)
@@ -114,18 +106,13 @@ def test_it_agrees_with_torch(monkeypatch, strength, causal):
     error = 6e-8 * 40 * (1 + strength)
     for name in ("mean", "covariance", "map_square"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=error)
-    for name in ("participation", "largest"):
-        one, other = getattr(ours, name).mean, getattr(theirs, name).mean
-        np.testing.assert_allclose(one, other, rtol=error)
-    # smaller weights than 2^-60 of the largest are not told apart
-    np.testing.assert_allclose(ours.received, theirs.received, rtol=error, atol=2500 * 2.0**-60)
 
 
 @needs_kernel
 def test_the_defaults_of_torch_do_not_matter():
     g = torch.Generator().manual_seed(4)
     q, k, v = (torch.randn(90, 5, generator=g) for _ in range(3))
-    options = {"sizes": (20, 90), "received_sizes": (90,), "weights": ("largest",)}
+    options = {"sizes": (20, 90)}
     expected = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
     torch.set_default_dtype(torch.float64)
     try:
@@ -136,8 +123,6 @@ def test_the_defaults_of_torch_do_not_matter():
         torch.set_default_dtype(torch.float32)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one.covariance, other.covariance)
-        np.testing.assert_array_equal(one.received, other.received)
-        np.testing.assert_array_equal(one.largest.mean, other.largest.mean)
 
 
 def test_float64_and_other_devices_are_left_to_torch():
@@ -168,9 +153,7 @@ def _opens(*targets):
     """In place of ``open_library``, on a processor that has these."""
 
     def opens(target, path):
-        if target not in targets:
-            raise kernel.OtherProcessor
-        return target
+        return target if target in targets else None
 
     return opens
 
@@ -209,7 +192,7 @@ def test_a_kernel_of_another_version_is_not_used(monkeypatch):
 
 @needs_kernel
 def test_a_kernel_that_computes_wrongly_is_not_used(monkeypatch):
-    monkeypatch.setattr(kernel.Kernel, "attend", lambda *_: None)
+    monkeypatch.setattr(kernel, "attended", lambda *_, **options: np.zeros((2, 8, 1)))
     with pytest.warns(RuntimeWarning, match="does not compute what it should"):
         assert kernel._load("AVX2") is None
 

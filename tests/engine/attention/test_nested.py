@@ -35,30 +35,31 @@ def dense(q, k, n):
 def test_equals_dense_attention(strength, kernel, monkeypatch):
     monkeypatch.setenv("ESSCHER_KERNEL", kernel)
     q, k, v = tokens(strength)
-    found = nested_outputs(q, k, v, sizes=SIZES, factor=D**-0.5)
-    assert found.participation is None
-    assert found.received is None
-    for n, outputs in zip(SIZES, found.outputs, strict=True):
+    nested, _, _ = nested_outputs(q, k, v, sizes=SIZES, factor=D**-0.5)
+    for n, outputs in zip(SIZES, nested, strict=True):
         assert outputs.shape == (HEADS, n, D_V)
         assert outputs.dtype == torch.float32
         exact = dense(q, k, n) @ v[:, :n].double()
         np.testing.assert_allclose(outputs, exact, atol=4 * rounding(q, k))
 
 
+@pytest.mark.parametrize("kernel", ["", "torch"])
 @pytest.mark.parametrize("strength", [0.1, 1.0, 30.0])
-def test_weights_at_the_largest_size(strength):
+def test_weights_at_the_largest_size(strength, kernel, monkeypatch):
+    monkeypatch.setenv("ESSCHER_KERNEL", kernel)
     q, k, v = tokens(strength)
-    found = nested_outputs(q, k, v, sizes=(500, TOKENS), factor=D**-0.5, weights=True)
+    _, participation, received = nested_outputs(
+        q, k, v, sizes=(500, TOKENS), factor=D**-0.5, weights=True
+    )
     weights = dense(q, k, TOKENS)
     error = rounding(q, k)
     exact = 1 / weights.square().sum(2)
-    np.testing.assert_allclose(found.participation, exact, rtol=4 * error)
-    received = weights.sum(1)
-    np.testing.assert_allclose(found.received, received, rtol=20 * error, atol=error)
-    np.testing.assert_allclose(found.received.sum(axis=1), TOKENS, rtol=1e-5)
+    np.testing.assert_allclose(participation, exact, rtol=4 * error)
+    np.testing.assert_allclose(received, weights.sum(1), rtol=20 * error, atol=error)
+    np.testing.assert_allclose(received.sum(axis=1), TOKENS, rtol=1e-5)
 
 
 def test_queries_lie_one_after_the_other():
     """Heads of a query are side by side in memory, as those who compare layers want them."""
-    found = nested_outputs(*tokens(1.0), sizes=(TOKENS,), factor=D**-0.5).outputs[0]
-    assert found.transpose(0, 1).is_contiguous()
+    outputs = nested_outputs(*tokens(1.0), sizes=(TOKENS,), factor=D**-0.5)[0][0]
+    assert outputs.transpose(0, 1).is_contiguous()

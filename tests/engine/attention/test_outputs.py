@@ -36,17 +36,17 @@ def test_equals_dense_attention(strength, size, softcap):
     q, k, v = tokens(strength=strength)
     if size == 1:  # every key a chunk of its own
         k, v = k[:50], v[:50]
-    found = streamed_attention(
-        q, chunked(k, v, size), scaling=D**-0.5, softcap=softcap, received=True
+    streamed, participation, received = streamed_attention(
+        q, chunked(k, v, size), scaling=D**-0.5, softcap=softcap
     )
     outputs, weights = dense(q, k, v, D**-0.5, softcap)
     # a logit L in float32 is known to about 1e-7 L, and so is its weight
     logit = strength * D**-0.5 * float((q.norm(dim=1).max() / strength) * k.norm(dim=1).max())
     rounding = 5e-7 * (10 + logit)
-    np.testing.assert_allclose(found.outputs, outputs, atol=rounding)
-    np.testing.assert_allclose(found.participation, 1 / weights.square().sum(1), rtol=4 * rounding)
-    np.testing.assert_allclose(found.received, weights.sum(0), rtol=20 * rounding)
-    assert found.received.sum() == pytest.approx(QUERIES, rel=1e-5)
+    np.testing.assert_allclose(streamed, outputs, atol=rounding)
+    np.testing.assert_allclose(participation, 1 / weights.square().sum(1), rtol=4 * rounding)
+    np.testing.assert_allclose(received, weights.sum(0), rtol=20 * rounding)
+    assert received.sum() == pytest.approx(QUERIES, rel=1e-5)
 
 
 def test_logits_that_keep_growing():
@@ -54,14 +54,13 @@ def test_logits_that_keep_growing():
     q, k, v = tokens()
     q = q.abs()
     k = torch.linspace(-2_000, 2_000, KEYS)[:, None] * torch.ones(D)
-    found = streamed_attention(q, chunked(k, v, 256), scaling=1.0, received=True)
+    streamed, participation, _ = streamed_attention(q, chunked(k, v, 256), scaling=1.0)
     outputs, weights = dense(q, k, v, 1.0, None)
-    np.testing.assert_allclose(found.outputs, outputs, atol=1e-3)  # logits to 3e4: 3e-3 in float32
-    np.testing.assert_allclose(found.participation, 1 / weights.square().sum(1), rtol=1e-2)
+    np.testing.assert_allclose(streamed, outputs, atol=1e-3)  # logits to 3e4: 3e-3 in float32
+    np.testing.assert_allclose(participation, 1 / weights.square().sum(1), rtol=1e-2)
     # and the other way round: all weight in the first chunk
-    back = streamed_attention(q, chunked(k.flip(0), v.flip(0), 256), scaling=1.0)
-    np.testing.assert_allclose(back.outputs, found.outputs, atol=1e-3)
-    assert back.received is None
+    back, _, _ = streamed_attention(q, chunked(k.flip(0), v.flip(0), 256), scaling=1.0)
+    np.testing.assert_allclose(back, streamed, atol=1e-3)
 
 
 def test_the_same_bits_with_any_number_of_threads():
@@ -71,10 +70,9 @@ def test_the_same_bits_with_any_number_of_threads():
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            results.append(streamed_attention(q, chunked(k, v, 1_000), scaling=0.3, received=True))
+            results.append(streamed_attention(q, chunked(k, v, 1_000), scaling=0.3))
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
-        assert torch.equal(other.outputs, results[0].outputs)
-        np.testing.assert_array_equal(other.received, results[0].received)
-        np.testing.assert_array_equal(other.participation, results[0].participation)
+        for one, same in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, same)

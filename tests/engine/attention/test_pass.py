@@ -14,10 +14,9 @@ import torch
 
 from esscher.engine.attention import attention_statistics
 from esscher.engine.attention.arrays import Workers
-from esscher.engine.attention.blocks import BlockShape, even_ranges, key_steps
+from esscher.engine.attention.blocks import even_ranges, key_steps
 
 CPU = torch.device("cpu")
-ALL = ("participation", "largest")
 
 
 def tokens(*shape, seed=0, strength=1.0):
@@ -26,20 +25,12 @@ def tokens(*shape, seed=0, strength=1.0):
     return strength * q, k, v
 
 
-def same(a, b):
-    """Bit for bit."""
-    for name in ("mean", "covariance", "map_square", "received"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
-    for name in ALL:
-        np.testing.assert_array_equal(getattr(a, name).values, getattr(b, name).values)
-
-
 @pytest.mark.parametrize("strength", [1.0, 20.0])
 @pytest.mark.parametrize("queries", ["tokens", "separate"])
 def test_nested_sizes_equal_separate_runs(strength, queries):
     q, k, v = tokens(2, 3000, 8, strength=strength)
     sizes = (1, 2, 100, 777, 2048, 3000)
-    nested = attention_statistics(q, k, v, sizes=sizes, queries=queries, received_sizes=(100,))
+    nested = attention_statistics(q, k, v, sizes=sizes, queries=queries)
     for j, n in enumerate(sizes):
         some = q if queries == "separate" else q[:, :n]
         alone = attention_statistics(some, k[:, :n], v[:, :n], sizes=(n,), queries=queries)
@@ -50,31 +41,18 @@ def test_nested_sizes_equal_separate_runs(strength, queries):
         )
 
 
+@pytest.mark.parametrize("kernel", ["", "torch"])
 @pytest.mark.parametrize(
     "scales", [(1.0, 2.0, 3.0, 4.0), (0.1, 0.2, 0.3), (3.0, 0.1, 1.0), (2.0, 2.0)]
 )
-def test_shared_scales_equal_separate_runs(scales):
+def test_shared_scales_equal_separate_runs(scales, kernel, monkeypatch):
+    monkeypatch.setenv("ESSCHER_KERNEL", kernel)
     q, k, v = tokens(1500, 6)
-    shared = attention_statistics(q, k, v, sizes=(10, 1500), scales=scales, weights=ALL)
+    shared = attention_statistics(q, k, v, sizes=(10, 1500), scales=scales)
     for s, scale in enumerate(scales):
-        alone = attention_statistics(q, k, v, sizes=(10, 1500), scales=(scale,), weights=ALL)
+        alone = attention_statistics(q, k, v, sizes=(10, 1500), scales=(scale,))
         np.testing.assert_allclose(shared.mean[s], alone.mean[0], atol=1e-6)
         np.testing.assert_allclose(shared.covariance[s], alone.covariance[0], atol=2e-6)
-        for name in ALL:
-            got, expected = getattr(shared, name), getattr(alone, name)
-            np.testing.assert_allclose(got.mean[s], expected.mean[0], rtol=1e-5)
-            np.testing.assert_allclose(got.quantiles[s], expected.quantiles[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_received_attention_adds_up_to_the_queries(causal):
-    q, k, v = tokens(2, 2500, 8, strength=4.0)
-    sizes = (3, 500, 2500)
-    result = attention_statistics(
-        q, k, v, sizes=sizes, scales=(0.5, 3.0), causal=causal, received_sizes=sizes
-    )
-    total = np.nansum(result.received, axis=-1)
-    np.testing.assert_allclose(total, np.broadcast_to(sizes, total.shape), rtol=1e-5)
 
 
 def test_centring_protects_mean_and_covariance():
@@ -87,12 +65,10 @@ def test_centring_protects_mean_and_covariance():
 
 def test_one_token():
     q, k, v = tokens(1, 4, strength=1e6)
-    result = attention_statistics(q, k, v, sizes=(1,), weights=ALL, received_sizes=(1,), limit=v)
+    result = attention_statistics(q, k, v, sizes=(1,), limit=v)
     np.testing.assert_allclose(result.mean[0, 0], v[0].double().numpy(), atol=1e-7)
     assert np.all(result.covariance == 0)
     assert result.map_square[0, 0] < 1e-12
-    assert result.participation.mean[0, 0] == result.largest.median[0, 0] == 1
-    assert result.received[0, 0, 0] == pytest.approx(1, abs=1e-6)
 
 
 def test_result_does_not_depend_on_the_number_of_threads():
@@ -101,12 +77,12 @@ def test_result_does_not_depend_on_the_number_of_threads():
         "import hashlib, torch\n"
         "from esscher.engine.attention import attention_statistics\n"
         "x = torch.randn(3, 1700, 8, generator=torch.Generator().manual_seed(0))\n"
-        "o = {'sizes': (50, 1700), 'scales': (1.0, 9.0), 'received_sizes': (50,)}\n"
+        "o = {'sizes': (50, 1700), 'scales': (1.0, 9.0)}\n"
         "for threads in 1, 3:\n"
         "    torch.set_num_threads(threads)\n"
         "    assert torch.get_num_threads() == threads\n"
         "    s = attention_statistics(*x, **o)\n"
-        "    arrays = (s.mean, s.covariance, s.received)\n"
+        "    arrays = (s.mean, s.covariance)\n"
         "    print(hashlib.sha256(b''.join(a.tobytes() for a in arrays)).hexdigest())\n"
     )
     done = subprocess.run(
@@ -114,25 +90,6 @@ def test_result_does_not_depend_on_the_number_of_threads():
     )
     one, three = done.stdout.splitlines()
     assert one == three
-
-
-def test_repeats_bit_for_bit():
-    q, k, v = tokens(2, 1800, 8, strength=3.0)
-    first, second = (
-        attention_statistics(
-            q,
-            k,
-            v,
-            sizes=(5, 1800),
-            scales=(1.0, 9.0),
-            received_sizes=(1800,),
-            weights=ALL,
-            per_query=True,
-            limit=v,
-        )
-        for _ in range(2)
-    )
-    same(first, second)
 
 
 def test_thread_settings_of_the_caller_stay():
@@ -159,8 +116,8 @@ def test_workers_are_single_threaded():
     with Workers(torch.zeros(1)) as workers:
         if workers._pool is None:
             pytest.skip("one thread only, or a torch without per-thread settings")
-        assert workers.call(cpu_per_thread, 0) < 1.3
-        assert workers.call(lambda _: torch.get_num_threads(), 0) == 1
+        assert next(workers.map(cpu_per_thread, [0])) < 1.3
+        assert next(workers.map(lambda _: torch.get_num_threads(), [0])) == 1
 
 
 def test_workers_keep_the_order_and_pass_errors_on():
@@ -179,22 +136,16 @@ def test_workers_keep_the_order_and_pass_errors_on():
 def test_inputs_are_not_modified_and_need_no_gradient():
     x = [t.requires_grad_() for t in tokens(2, 300, 4)]
     copies = [t.detach().clone() for t in x]
-    mask = torch.ones(300, dtype=torch.bool)
-    mask[7] = False
-    result = attention_statistics(
-        *x, sizes=(300,), key_mask=mask, limit=x[2], received_sizes=(300,)
-    )
+    attention_statistics(*x, sizes=(300,), limit=x[2])
     assert all(torch.equal(a, b) for a, b in zip(x, copies, strict=True))
     assert all(t.grad is None for t in x)
-    assert result.received[0, 0, 0, 7] == 0
 
 
 def test_strided_inputs():
-    q, k, v = tokens(2, 200, 4)
-    plain = attention_statistics(q, k, v, sizes=(200,))
-    strided = attention_statistics(
-        *(t.transpose(0, 1).contiguous().transpose(0, 1) for t in (q, k, v)), sizes=(200,)
-    )
+    x = tokens(2, 200, 4)
+    plain = attention_statistics(*x, sizes=(200,))
+    turned = (t.transpose(0, 1).contiguous().transpose(0, 1) for t in x)
+    strided = attention_statistics(*turned, sizes=(200,))
     np.testing.assert_allclose(strided.mean, plain.mean, atol=1e-7)
 
 
@@ -207,8 +158,7 @@ def test_memory_is_bounded_by_blocks():
         "x = torch.randn(3, 20_000, 8)\n"
         "attention_statistics(*x[:, :800], sizes=(800,))\n"
         "before = peak()\n"
-        "attention_statistics(*x, sizes=(50, 20_000), received_sizes=(20_000,),"
-        " weights=('participation', 'largest'))\n"
+        "attention_statistics(*x, sizes=(50, 20_000))\n"
         "print(peak() - before)\n"
     )
     done = subprocess.run(
@@ -217,29 +167,18 @@ def test_memory_is_bounded_by_blocks():
     assert float(done.stdout) < 100
 
 
-def test_result_prints_itself_and_is_frozen():
-    q, k, v = tokens(2, 30, 4)
-    result = attention_statistics(q, k, v, sizes=(3, 30), weights=("largest",))
-    assert "sizes=(3, 30)" in repr(result)
-    assert "largest" in repr(result)
-    assert result.head_shape == (2,)
-    assert result.largest.values is None
-    with pytest.raises(AttributeError):
-        result.mean = None
-
-
 def test_steps_cover_the_keys_and_end_at_the_sizes():
-    steps = key_steps([1, 100, 100, 5000], 5000, BlockShape(64, 48))
+    steps = key_steps([1, 100, 300, 5000], [3, 3, 0, 3], 48)
     assert steps[0].start == 0
     assert steps[-1].stop == 5000
     assert all(a.stop == b.start for a, b in pairwise(steps))
     assert max(step.stop - step.start for step in steps) <= 48
-    assert {step.stop: step.sizes for step in steps if step.sizes} == {
-        1: (0,),
-        100: (1, 2),
-        5000: (3,),
+    # no query belongs to the third size
+    assert {step.stop: step.size for step in steps if step.flush and step.size is not None} == {
+        1: 0,
+        100: 1,
+        5000: 3,
     }
-    assert all(step.flush for step in steps if step.sizes)
 
 
 @pytest.mark.parametrize(("length", "longest"), [(1, 5), (5, 5), (6, 5), (1000, 384), (16000, 768)])
@@ -254,24 +193,11 @@ def test_ranges_are_few_and_even(length, longest):
 
 @pytest.mark.parametrize("level", [-20.0, 60.0, 120.0])
 def test_logits_of_all_keys_far_from_zero(level):
-    """A prefix whose logits are all very small or large: nothing vanishes in the columns either."""
-    q = torch.ones(3, 1)
-    k = torch.zeros(400, 1)
+    """A prefix whose logits are all very small or large: nothing vanishes."""
+    q, k = torch.ones(3, 1), torch.zeros(400, 1)
     k[:10, 0] = level - 5 * torch.arange(10.0)
     v = torch.arange(400.0)[:, None]
-    result = attention_statistics(
-        q,
-        k,
-        v,
-        sizes=(10, 400),
-        queries="separate",
-        factor=1.0,
-        received_sizes=(10, 400),
-        weights=ALL,
-    )
+    options = {"sizes": (10, 400), "queries": "separate", "factor": 1.0}
+    result = attention_statistics(q, k, v, **options)
     p = np.exp(-5.0 * np.arange(10))
-    p /= p.sum()
-    np.testing.assert_allclose(result.received[0, 0, :10], 3 * p, rtol=1e-4, atol=1e-16)
-    np.testing.assert_allclose(result.mean[0, 0], p @ np.arange(10), atol=400 * 1e-7)
-    np.testing.assert_allclose(result.largest.mean[0, 0], p[0], rtol=1e-5)
-    np.testing.assert_allclose(result.participation.mean[0, 0], 1 / (p**2).sum(), rtol=1e-5)
+    np.testing.assert_allclose(result.mean[0, 0], p @ np.arange(10) / p.sum(), atol=400 * 1e-7)

@@ -42,25 +42,20 @@ CODE = [
     ({"_attn_implementation": KERNEL}, "_attn_implementation is 'somebody/kernel'"),
     ({"_attn_implementation": {"": KERNEL}}, "_attn_implementation. is 'somebody/kernel'"),
     ({"attn_implementation": {"text_config": KERNEL}}, "text_config is 'somebody/kernel'"),
-    ({"attn_implementation": {"a": {"": KERNEL}}}, "is 'somebody/kernel'"),
     ({"attn_implementation": [KERNEL]}, "is 'somebody/kernel'"),
     ({"_attn_implementation_internal": KERNEL}, "is 'somebody/kernel'"),
     ({"text_config": {"_attn_implementation": {"": KERNEL}}}, "is 'somebody/kernel'"),
     ({"attn_implementation": f"{KERNEL}@main:forward"}, "is 'somebody/kernel@main:forward'"),
-    ({"attn_implementation": f"paged|{KERNEL}"}, "would load code"),
     ({"attn_implementation": "flash_attention_2"}, "would load code"),
     ({"attn_implementation": 3}, "would load code"),
-    ({"_experts_implementation": KERNEL}, "would load code"),
     ({"experts_implementation": {"": "sonicmoe"}}, "would load code"),
     ({"use_kernels": True}, "use_kernels is True, which would load code"),
     ({"kernel_config": {"kernel_mapping": {"RMSNorm": f"{KERNEL}:Norm"}}}, "would load code"),
-    ({"fusion_config": {"x": True}}, "would load code"),
     ({"custom_generate": KERNEL}, "would load code"),
     ({"auto_map": {"AutoModel": "evil.M"}}, "names code that comes with the model"),
     ({"text_config": {"auto_map": {"AutoConfig": "evil.C"}}}, "names code"),
     ({"custom_pipelines": {"x": {"impl": "evil.P"}}}, "names code"),
     ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "the weights are packed"),
-    ({"quantization_config": {"load_in_8bit": True}}, "the weights are packed"),
 ]
 
 
@@ -85,6 +80,7 @@ def test_code_is_refused_in_any_form(file, fields, said, edit, saved):
 )
 def test_what_is_no_code_is_read(fields, edit, saved):
     edit("config.json", **fields)
+    edit("tokenizer_config.json", special_tokens_map_file="/home/x/map.json", tokenizer_file="/x/y")
     assert load_model(str(saved)).shape.layers == 3
 
 
@@ -109,11 +105,6 @@ def test_other_files_of_a_tokenizer(fields, edit, saved):
     edit("tokenizer_config.json", **fields)
     with pytest.raises(InputError, match="another file; remove the field"):
         load_model(str(saved))
-
-
-def test_where_a_tokenizer_was_made_is_no_matter(edit, saved):
-    edit("tokenizer_config.json", special_tokens_map_file="/home/x/map.json", tokenizer_file="/x/y")
-    load_model(str(saved))
 
 
 def test_parts_of_several_processes(edit, saved):

@@ -11,7 +11,7 @@ from esscher.engine.models import attention_override, capturing, head_weights
 from esscher.engine.models.families import ModelShape
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.demo import demo_model
-from tests.engine.models.tiny import footprint
+from tests.engine.models.tiny import footprint, head_of
 
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 12
 
@@ -56,7 +56,7 @@ def test_minilm():
         for h in range(12):
             parts = (x[0, h].double().numpy() for x in (capture.q, capture.k, capture.v))
             head = esscher.array_head(*parts, scale=capture.scaling)
-            assert weights.head(h, hidden).horizon == pytest.approx(head.horizon, rel=1e-5)
+            assert head_of(weights, h, hidden).horizon == pytest.approx(head.horizon, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -71,19 +71,6 @@ def test_smollm2():
     value = head_weights(loaded, 7)
     v = seen[7].hidden[0].double().numpy() @ value.W_v[5].T
     np.testing.assert_allclose(v, seen[7].v[0, 1].double().numpy(), atol=1e-4)
-
-
-@pytest.mark.slow
-def test_smollm2_generates_the_same_text():
-    loaded = demo_model("demo:smollm2")
-    batch = loaded.tokenizer("The capital of France is", return_tensors="pt")
-    options = {"max_new_tokens": 8, "do_sample": False}
-    with quiet():
-        plain = loaded.model.generate(**batch, **options)
-        with attention_override(loaded, lambda inputs: inputs.attend()):
-            replaced = loaded.model.generate(**batch, **options)
-    assert torch.equal(plain, replaced)
-    assert "Paris" in loaded.tokenizer.decode(plain[0])
 
 
 @pytest.mark.slow

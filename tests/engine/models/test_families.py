@@ -36,7 +36,7 @@ def captured(loaded, batch, **options):
 
 def at_text(tensor, capture):
     """Rows of [batch, heads, n, d] that are not padding: what a padded query gets is undefined."""
-    keep = capture.valid_queries
+    keep = capture.valid
     return tensor if keep is None else tensor.transpose(1, 2)[keep]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ from msgspec.structs import asdict
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import LoadedModel, ModelChoice
+from esscher.engine.models import ModelChoice, opened_model
 from esscher.engine.models.record import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import check_same
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, save
+from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model, transformers
 
 
@@ -38,14 +38,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory):
 
 COMMANDS = {
     "probe": lambda m: esscher.probe(m, text(), tokens=300, sizes=[8, 16, 32], replicates=2),
-    "sparse": lambda m: esscher.sparse(m, text(), passages=2, patterns="window", layers=[0]),
-    "deep": lambda m: esscher.deep(m, text(), passages=2, draws=1, terciles="none"),
-    "tails": lambda m: esscher.tails(m, text(), tokens=600, layers=[0], heads=[0]),
-    "domains": lambda m: esscher.domains(
-        m, {"a": text(), "b": text(seed=1)}, blocks=6, block_tokens=200, layers=[0]
-    ),
     "plan": lambda m: esscher.plan(m, text(), budget=0.5, passages=2),
-    "context": lambda m: esscher.context(m, text(), passages=2),
 }
 
 
@@ -56,30 +49,11 @@ def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> N
     assert found.to_dict()["configuration"]["model"]["layers"] == 3
 
 
-def test_it_may_bring_its_tokenizer() -> None:
-    raw = tiny_model("bert").model
-    found = esscher.probe(
-        esscher.wrap_model(raw, encoder_tokenizer()),
-        text(),
-        tokens=300,
-        sizes=[8, 16],
-        replicates=2,
-        layers=[0],
-    )
-    assert found.complete
-
-
 def test_without_a_tokenizer_the_remedy_is_said() -> None:
     with pytest.raises(InputError, match=r"esscher\.wrap_model\(model, tokenizer\)"):
         esscher.probe(tiny_model("bert").model, text())
     with pytest.raises(InputError, match="it must be a hub name, a folder"):
         esscher.probe(3, text())  # type: ignore[arg-type]
-
-
-def test_public_names() -> None:
-    for name in ("load_model", "wrap_model", "read_text", "LoadedModel"):
-        assert name in esscher.__all__
-        assert callable(getattr(esscher, name))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -130,28 +104,23 @@ def test_a_run_says_that_only_the_type_differs(tmp_path: Path) -> None:
     check_same(tmp_path, {"model": old}, {"model": asdict(loaded.record)})
 
 
-def test_what_is_loaded_is_said(tmp_path, capsys):
+def test_tasks_get_a_model_by_name_or_shared(tmp_path, capsys):
     save(tmp_path, "llama")
     decoder_tokenizer().save_pretrained(tmp_path)
     choice = ModelChoice(str(tmp_path))
-    choice.for_tasks(False, False, CellExecutor().share)
-    assert capsys.readouterr() == ("", "")
-    loaded, _ = choice.for_tasks(False, True, CellExecutor().share)
+    loaded, model = choice.for_tasks(True, True, CellExecutor().share)
     assert capsys.readouterr() == ("", f"Loading {tmp_path} ...\n")
-    assert ModelChoice(loaded).for_tasks(False, True, CellExecutor().share) == (loaded, loaded)
+    assert model == replace(choice, weight_hash=loaded.weight_hash)
+    with opened_model(model) as first, opened_model(model) as second:
+        assert first is second
+        assert first.weight_hash == loaded.weight_hash
+    wrong = replace(model, weight_hash="0" * 64)
+    with pytest.raises(InputError, match="other weights on the worker"), opened_model(wrong):
+        pass
+    lost = replace(model, model=str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"worker on .* there is no folder"), opened_model(lost):
+        pass
+    here = ModelChoice(loaded)
+    assert here.for_tasks(False, True, lambda model: "handle") == (loaded, loaded)
+    assert here.for_tasks(True, True, lambda model: "handle") == (loaded, "handle")
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_model_in_memory_is_shared_with_remote_tasks() -> None:
-    loaded = tiny_model("bert")
-    shared: list[LoadedModel] = []
-
-    def share(model: LoadedModel) -> Any:
-        shared.append(model)
-        return "handle"
-
-    choice = ModelChoice(loaded)
-    assert choice.for_tasks(False, False, share) == (loaded, loaded)
-    assert shared == []
-    assert choice.for_tasks(True, False, share) == (loaded, "handle")
-    assert shared == [loaded]

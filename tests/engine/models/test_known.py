@@ -10,7 +10,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.engine.models.record import once
+from esscher.engine.models.record import computed_once as once
 from tests.engine.models.tiny import tiny_model
 
 
@@ -46,14 +46,6 @@ def test_hashes_follow_the_weights():
         weight[0, 0] = torch.nan
     with pytest.raises(InputError, match="not finite"):
         wrap_model(model)
-
-
-def test_weights_whose_writes_are_not_counted_are_always_looked_at():
-    with torch.inference_mode():
-        model, asked = torch.nn.Linear(3, 2), []
-        for _ in range(2):
-            once(model, "a", asked.append)
-    assert len(asked) == 2
 
 
 def test_models_are_not_kept_alive():

@@ -52,7 +52,7 @@ def test_a_folder(tmp_path, name):
     assert loaded.delimiter_ids == {0, 1, 2}
     assert loaded.provenance["source"] == "folder"
     assert json.loads(json.dumps(dict(loaded.provenance)))["location"] == tmp_path.name
-    assert json.loads(json.dumps(loaded.summary))["layers"] == 3
+    assert loaded.record.layers == 3
     assert repr(loaded).startswith("LoadedModel(")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.models import capturing, head_weights
-from tests.engine.models.tiny import final_output, tiny_batch, tiny_model
+from tests.engine.models.tiny import final_output, head_of, tiny_batch, tiny_model
 
 LINEAR = ["bert", "roberta", "distilbert", "gpt2", "gpt2 scaled", "mpnet", "big_bird"]
 GROUPED = ["llama", "llama one key head", "qwen2", "gemma2"]
@@ -36,14 +35,12 @@ def test_horizons_from_weights_and_from_captured_tokens_agree(name):
         assert weights.linear
         hidden = rows(capture.hidden)
         for h in range(loaded.shape.heads):
-            head = weights.head(h, hidden)
+            head = head_of(weights, h, hidden)
             parts = (rows(x[:, h]) for x in (capture.q, capture.k, capture.v))
             seen = esscher.array_head(*parts, scale=capture.scaling)
             np.testing.assert_allclose(head.spectrum, seen.spectrum, atol=2e-6 * seen.horizon)
             assert head.horizon == pytest.approx(seen.horizon, rel=1e-6)
             assert head.frobenius == pytest.approx(seen.frobenius, rel=1e-6)
-            np.testing.assert_allclose(weights.A(h), head.A)
-            np.testing.assert_allclose(weights.a(h), head.a)
 
 
 @pytest.mark.parametrize("name", [*LINEAR, *GROUPED])
@@ -90,25 +87,7 @@ def test_grouped_keys_before_rotation():
             np.testing.assert_allclose(hidden @ weight.T, own[:, 0].double().numpy(), atol=1e-4)
 
 
-def test_a_law_of_hidden_states():
-    weights = head_weights(tiny_model("bert"), 0)
-    law = esscher.laws.Gaussian(dim=32)
-    head = weights.head(2, law)
-    assert head.horizon == pytest.approx(np.linalg.norm(weights.A(2), 2))
-
-
 def test_layers_and_heads_that_do_not_exist():
     loaded = tiny_model("bert")
     with pytest.raises(InputError, match="layer contains 3; it must be 0 to 2"):
         head_weights(loaded, 3)
-    with pytest.raises(InputError, match="head contains 4"):
-        head_weights(loaded, 0).A(4)
-
-
-def test_weights_are_double():
-    weights = head_weights(tiny_model("gemma2"), 2)
-    assert weights.W_q.dtype == np.float64
-    assert weights.W_q.shape == (4, 8, 32)
-    assert weights.W_o.shape == (4, 32, 8)
-    assert weights.scaling == pytest.approx(5**-0.5)
-    assert torch.is_tensor(tiny_model("gemma2").model.lm_head.weight)

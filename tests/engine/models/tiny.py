@@ -9,6 +9,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 
+import esscher
 from esscher.engine.models import wrap_model
 from esscher.engine.models.transformers_library import quiet
 
@@ -41,6 +42,15 @@ VISION = {
     "image_size": 8,
     "patch_size": 4,
 }
+GPT2 = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 80,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 #: Configuration class, model class, and what differs from the common sizes.
@@ -66,37 +76,18 @@ MODELS = {
     "big_bird sparse": (
         "BigBirdConfig",
         "BigBirdModel",
-        ENCODER
-        | {
-            "attention_type": "block_sparse",
-            "block_size": 4,
-            "num_random_blocks": 1,
-        },
+        ENCODER | {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1},
     ),
     "gpt2": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_layer": 3,
-            "n_head": 4,
-            "n_positions": 80,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
-        },
+        GPT2,
     ),
     "gpt2 scaled": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        {
-            "vocab_size": VOCABULARY,
-            "n_embd": 32,
-            "n_layer": 3,
-            "n_head": 4,
-            "n_positions": 80,
-            "bos_token_id": 1,
-            "eos_token_id": 2,
+        GPT2
+        | {
             "scale_attn_by_inverse_layer_idx": True,
             "reorder_and_upcast_attn": True,
             "attn_implementation": "eager",
@@ -109,12 +100,7 @@ MODELS = {
     "qwen3": (
         "Qwen3Config",
         "Qwen3ForCausalLM",
-        DECODER
-        | {
-            "use_sliding_window": True,
-            "sliding_window": WINDOW,
-            "layer_types": SLIDING,
-        },
+        DECODER | {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": SLIDING},
     ),
     "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", DECODER),
     "gemma": ("GemmaConfig", "GemmaForCausalLM", DECODER),
@@ -133,22 +119,13 @@ MODELS = {
     "gemma3_text": (
         "Gemma3TextConfig",
         "Gemma3ForCausalLM",
-        DECODER
-        | {
-            "sliding_window": WINDOW,
-            "layer_types": SLIDING,
-            "query_pre_attn_scalar": 5,
-        },
+        DECODER | {"sliding_window": WINDOW, "layer_types": SLIDING, "query_pre_attn_scalar": 5},
     ),
     "gemma3_text bidirectional": (
         "Gemma3TextConfig",
         "Gemma3ForCausalLM",
         DECODER
-        | {
-            "sliding_window": WINDOW,
-            "layer_types": SLIDING,
-            "use_bidirectional_attention": True,
-        },
+        | {"sliding_window": WINDOW, "layer_types": SLIDING, "use_bidirectional_attention": True},
     ),
     "gemma3": (
         "Gemma3Config",
@@ -205,6 +182,20 @@ def tiny_batch(loaded, *, batch=2, n=21, padding=None, seed=5):
         pad = loaded.family.config(loaded.model).pad_token_id or 0
         ids = torch.where(mask.bool(), ids, pad)
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def head_of(weights, h, tokens):
+    """A head of a layer over hidden states, one per row."""
+    return esscher.weight_head(
+        esscher.laws.FiniteTokens(tokens),
+        query=weights.W_q[h],
+        key=weights.W_k[h],
+        value=weights.W_v[h],
+        query_bias=weights.b_q[h],
+        key_bias=weights.b_k[h],
+        value_bias=weights.b_v[h],
+        scale=weights.scaling,
+    )
 
 
 def final_output(loaded, batch):

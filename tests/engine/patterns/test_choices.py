@@ -118,9 +118,9 @@ def test_corrected_weights_stand_for_all_keys() -> None:
         keys, added = sight.keys, sight.log_weights  # type: ignore[attr-defined]
         taken = torch.gather(logits[0], 1, keys) + added
         sums.append(torch.exp(taken).sum(-1).numpy())
-    found = np.array(sums)
-    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    assert np.all(np.abs(found.mean(axis=0) - exact) < 4 * error)
+    estimates = np.array(sums)
+    error = estimates.std(axis=0, ddof=1) / np.sqrt(len(estimates))
+    assert np.all(np.abs(estimates.mean(axis=0) - exact) < 4 * error)
     weights = added[0].numpy()
     others, sampled = 151 - 4 - 13, 13
     assert np.array_equal(weights[:17], np.zeros(17))

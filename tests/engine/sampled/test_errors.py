@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+import esscher
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
+from esscher.engine.attention.outputs import attend
 from esscher.engine.models import head_weights
 from esscher.engine.sampled import context, pooled
 from esscher.engine.sampled.context import _within_window, delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import OutputProjection, OutputReference, attend, map_errors
-from esscher.engine.sampled.pooled import Levels, measure_pooled
+from esscher.engine.sampled.layer import moment_errors, norms, output_gram, output_moments
+from esscher.engine.sampled.pooled import measure_pooled
 from esscher.engine.text import collect_cloud, iterate_passages, read_passages
 from tests.engine.models.folders import tiny, words
 
@@ -40,8 +42,8 @@ def test_attend_with_grouped_keys_and_softcap(softcap):
 def test_errors_per_head_and_of_the_layer():
     rng = np.random.default_rng(1)
     exact, found = rng.standard_normal((2, 3, 40, 2))
-    reference = OutputReference.of(torch.from_numpy(exact))
-    mean, cov, vector = reference.moment_errors(torch.from_numpy(found))
+    reference = output_moments(torch.from_numpy(exact))
+    mean, cov, vector = moment_errors(torch.from_numpy(found), *reference)
     for h in range(3):
         gap = found[h].mean(0) - exact[h].mean(0)
         np.testing.assert_allclose(vector[2 * h : 2 * h + 2], gap, rtol=1e-9)
@@ -52,7 +54,7 @@ def test_errors_per_head_and_of_the_layer():
     assert mean[3] == pytest.approx(np.linalg.norm(both[0].mean(0) - both[1].mean(0)), rel=1e-9)
     change = np.cov(both[0].T, bias=True) - np.cov(both[1].T, bias=True)
     assert cov[3] == pytest.approx(np.linalg.norm(change), rel=1e-9)
-    errors = map_errors(torch.from_numpy(found), torch.from_numpy(exact))
+    errors = norms(torch.from_numpy(found - exact))
     squares = np.sum((found - exact) ** 2, axis=2).mean(axis=1)
     np.testing.assert_allclose(errors, np.sqrt([*squares, squares.sum()]), rtol=1e-9)
 
@@ -61,22 +63,22 @@ def test_errors_per_head_and_of_the_layer():
 @pytest.mark.parametrize("sampling", ["with", "without"])
 def test_pooled_errors_by_hand(name, sampling):
     loaded = tiny(name)
-    cloud = collect_cloud(loaded, [words(400)], tokens=120, context=16, seed=3)
+    cloud = collect_cloud(loaded, [words(400)], tokens=120, context=16)
     sizes = (10, 40)
     out_of = head_weights(loaded, 1).W_o
-    projection = OutputProjection.of(out_of)
-    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling, projection)
+    gram = output_gram(out_of)
+    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling, gram)
     assert measured.errors.shape == (3, 5, 3, 2)
     assert measured.products.shape == (2, 3, 2, 4, 4)
     view = cloud.layer(1)
     gaps = {}
     for h in (0, 3):
-        head = view.head(h)
-        full = dense(*(np.float64(x) for x in (head.q, head.k, head.v)), head.scaling)
-        logits = head.scaling * np.float64(head.q) @ np.float64(head.k).T
+        arrays = [np.float64(x) for x in view.head(h)]
+        full = dense(*arrays, view.scaling)
+        logits = view.scaling * arrays[0] @ arrays[1].T
         # a logit in float32 is off by up to eps |q| |k|, and moves an output by that times |v|
-        lengths = [np.linalg.norm(np.float64(x), axis=1).max() for x in (head.q, head.k, head.v)]
-        rounding = np.finfo(np.float32).eps * (1 + head.scaling * np.prod(lengths[:2]))
+        lengths = [np.linalg.norm(x, axis=1).max() for x in arrays]
+        rounding = np.finfo(np.float32).eps * (1 + view.scaling * np.prod(lengths[:2]))
         np.testing.assert_allclose(numbers[h].outputs, full, rtol=0, atol=rounding * lengths[2])
         weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(numbers[h].received, weights.mean(axis=0), rtol=1e-5)
@@ -91,8 +93,7 @@ def test_pooled_errors_by_hand(name, sampling):
                 else rng.integers(120, size=40)
             )
             for j, n in enumerate(sizes):
-                taken = [np.float64(x[rows[:n]]) for x in (head.q, head.k, head.v)]
-                out = dense(*taken, head.scaling)
+                out = dense(*(x[rows[:n]] for x in arrays), view.scaling)
                 expected = [
                     np.linalg.norm(out.mean(0) - full.mean(0)),
                     np.linalg.norm(np.cov(out.T, bias=True) - np.cov(full.T, bias=True)),
@@ -113,12 +114,13 @@ def test_pooled_errors_by_hand(name, sampling):
             )
 
 
-def test_a_subset_of_queries_stands_for_all():
+def test_a_subset_of_queries_stands_for_all(monkeypatch):
     """With few reference queries the reference has an error, of the size that it states."""
     cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
     full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
-    levels = Levels(whole=100, queries=200, keys=100)
-    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with", levels=levels, map_queries=50)
+    for name, value in {"WHOLE": 100, "QUERIES": 200, "KEYS": 100, "MAP_QUERIES": 50}.items():
+        monkeypatch.setattr(pooled, name, value)
+    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
     assert np.all(full.reference_error == 0)
     assert np.all(some.reference_error > 0)
     assert len(numbers[0].participation) == 200
@@ -132,7 +134,7 @@ def test_a_subset_of_queries_stands_for_all():
 def test_context_errors_by_hand(name, monkeypatch):
     monkeypatch.setattr(context, "keys_apart", lambda received: np.array([2]))
     loaded = tiny(name)
-    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
+    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48)
     rng = np.random.default_rng(0)
     asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
     if loaded.causal:
@@ -141,7 +143,7 @@ def test_context_errors_by_hand(name, monkeypatch):
     for _, capture in iterate_passages(loaded, [passage], layers=[1]):
         weights_out = head_weights(loaded, 1).W_o
         measured, numbers, sinks = measure_context(
-            capture, asking, keys, sizes, 2, 5, 0, OutputProjection.of(weights_out)
+            capture, asking, keys, sizes, 2, 5, 0, output_gram(weights_out)
         )
         stream = random_stream(5, "probe context", 1, 0)
         picks = [stream.integers(len(keys), size=24) for _ in range(2)]
@@ -175,7 +177,7 @@ def test_context_errors_by_hand(name, monkeypatch):
 
 def test_queries_of_a_window_see_all_keys():
     loaded = tiny("gemma2")
-    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48, keep_short=True)
+    (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48)
     asking, keys = split(len(passage.ids), passage.is_delimiter, True, np.random.default_rng(0))
     for _, capture in iterate_passages(loaded, [passage], layers=[0, 1]):
         near, seen = _within_window(capture, asking, keys, fewest=2)
@@ -203,7 +205,7 @@ def test_a_sample_that_misses_the_heavy_key():
 
 def test_share_of_delimiters():
     loaded = tiny("bert")
-    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
+    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40)
     for _, capture in iterate_passages(loaded, [passage], layers=[0]):
         shares = delimiter_shares(capture, passage.is_delimiter)
         text = np.flatnonzero(~passage.is_delimiter)
@@ -232,7 +234,7 @@ def test_every_token_asks_about_delimiters(monkeypatch):
 def test_moments_are_those_of_the_head():
     cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
     _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
-    head = cloud.layer(0).head(1).as_head()
+    head = esscher.array_head(*cloud.layer(0).head(1))
     moments = numbers[1].coupled
     assert moments.horizon == pytest.approx(head.horizon, rel=1e-6)
     assert moments.frobenius == pytest.approx(head.frobenius, rel=1e-6)
@@ -242,13 +244,13 @@ def test_moments_are_those_of_the_head():
 
 def test_moments_are_of_all_tokens(monkeypatch):
     """However few of them predictions are made from, and in however many parts they are read."""
-    monkeypatch.setattr(pooled, "PREDICTION_ROWS", 60)
-    monkeypatch.setattr(pooled, "MOMENT_ROWS", 50)
+    few = {"PREDICTION_ROWS": 60, "MOMENT_ROWS": 50, "WHOLE": 50, "QUERIES": 30, "KEYS": 30}
+    for name, value in (few | {"CHUNK": 40}).items():
+        monkeypatch.setattr(pooled, name, value)
     cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
-    levels = Levels(whole=50, queries=30, keys=30, chunk=40)
-    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with", levels=levels)
+    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
     assert len(numbers[1].keys) == 60
-    head = cloud.layer(0).head(1).as_head()
+    head = esscher.array_head(*cloud.layer(0).head(1))
     assert numbers[1].coupled.horizon == pytest.approx(head.horizon, rel=1e-6)
     assert numbers[1].coupled.frobenius == pytest.approx(head.frobenius, rel=1e-6)
     assert numbers[1].coupled.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)

@@ -9,16 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.sampled.layer import attend
-from esscher.engine.sampled.pooled import Levels, pooled_reference
+from esscher.engine.attention.outputs import attend
+from esscher.engine.sampled import pooled
+from esscher.engine.sampled.pooled import pooled_reference
 from esscher.engine.text import LayerCloud
 
 TOKENS, D, SEEDS = 4_000, 6, 60
 #: Six query heads in groups of three, of which some are chosen: groups that are not whole.
 HEADS, GROUP = (0, 1, 4), 3
-#: All tokens as queries, in chunks; and two levels, as for far more tokens.
-ALL = Levels(whole=TOKENS, chunk=1_000)
-TWO = Levels(whole=1_000, queries=300, keys=300, chunk=1_000)
+#: From how many tokens on there are two levels: for all tokens as queries, and for few of them.
+ALL, TWO = TOKENS, 1_000
+
+
+@pytest.fixture(autouse=True)
+def small_levels(monkeypatch):
+    for name, value in {"QUERIES": 300, "KEYS": 300, "CHUNK": 1_000}.items():
+        monkeypatch.setattr(pooled, name, value)
 
 
 def layer(softcap=None, strength=1.5):
@@ -45,10 +51,10 @@ def test_all_queries_are_dense_attention(softcap):
     rounding = 2e-7 * largest * float(v.norm(dim=2).max())
     np.testing.assert_allclose(found.outputs, outputs, atol=rounding)
     rows = outputs.transpose(0, 1).flatten(1).numpy()
-    np.testing.assert_allclose(found.moments.mean, rows.mean(0), atol=rounding)
+    np.testing.assert_allclose(found.mean, rows.mean(0), atol=rounding)
     size = np.abs(rows).max()
     covariance = np.cov(rows.T, bias=True)
-    np.testing.assert_allclose(found.moments.covariance, covariance, atol=2 * size * rounding)
+    np.testing.assert_allclose(found.covariance, covariance, atol=2 * size * rounding)
     assert found.coarse is None
     assert np.all(found.mean_error == 0)
     assert np.all(found.covariance_error == 0)
@@ -66,9 +72,9 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
     for seed in range(SEEDS):
         found = pooled_reference(view, np.random.default_rng(seed), TWO)
         assert found.coarse == 300
-        assert len(found.asking) == 300
-        gap = found.moments.mean - exact.moments.mean
-        matrix = found.moments.covariance - exact.moments.covariance
+        assert len(found.queries) == 300
+        gap = found.mean - exact.mean
+        matrix = found.covariance - exact.covariance
         own = [slice(h * D, (h + 1) * D) for h in range(len(HEADS))] + [slice(None)]
         realised = [
             [np.sum(gap[unit] ** 2) for unit in own],
@@ -86,15 +92,15 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
     noise = np.std(ratios, axis=0, ddof=1) / SEEDS**0.5
     assert np.all(np.abs(ratio - 1) < 4 * noise)
     # what it is for: 300 queries alone would be off by more, by much more at a moderate tilt
-    alone = np.sqrt(np.trace(exact.moments.covariance) / 300 * (1 - 300 / TOKENS))
+    alone = np.sqrt(np.trace(exact.covariance) / 300 * (1 - 300 / TOKENS))
     assert np.mean(spread) < (0.5 if strength == 1.5 else 0.8) * alone
 
 
 def test_received_attention_is_that_of_the_asking_tokens():
     view = layer()
     found = pooled_reference(view, np.random.default_rng(0), TWO)
-    head = view.head(4)
-    logits = view.scaling * head.q[found.asking].astype(float) @ head.k.astype(float).T
+    q, k, _ = view.head(4)
+    logits = view.scaling * q[found.queries].astype(float) @ k.astype(float).T
     weights = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
     np.testing.assert_allclose(found.received[2], weights.mean(0), rtol=1e-4)
     np.testing.assert_allclose(found.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)
@@ -104,7 +110,7 @@ def test_received_attention_is_that_of_the_asking_tokens():
 MEASURED = """
 import resource, sys
 import numpy as np
-from esscher.engine.sampled.pooled import Levels, pooled_reference
+from esscher.engine.sampled import pooled
 from esscher.engine.text import LayerCloud, read_rows
 
 arrays = [
@@ -115,7 +121,8 @@ view = LayerCloud(0, (0,), (0,), 1, *(np.load(a.filename, mmap_mode="r") for a i
                   None, None)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
-found = pooled_reference(view, np.random.default_rng(0), Levels(queries=64, keys=64))
+pooled.QUERIES = pooled.KEYS = 64
+found = pooled.pooled_reference(view, np.random.default_rng(0))
 assert found.received[0].shape == (600_000,)
 rows = np.random.default_rng(0).integers(600_000, size=8_000)  # 64 kB each, were they kept
 assert all(read_rows(array, rows).shape == (1, 8_000, 64) for array in (view.q, view.k, view.v))

@@ -10,8 +10,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.engine.models import wrap_model
-from esscher.engine.text import Document, passages, read_passages, read_text, whole_passages
-from esscher.engine.text.packing import first_passages
+from esscher.engine.text import Document, first_passages, passages, read_passages, read_text
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
@@ -43,8 +42,6 @@ def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one():
     plain = list(passages(decoder_tokenizer(begin=False), documents, context=8))
     assert not any(p.is_delimiter.any() for p in plain)
     assert [len(p.ids) for p in plain] == [8, 8, 4]
-    bare = list(passages(decoder_tokenizer(), documents, context=8, delimiters=False))
-    assert [p.ids.tolist() for p in bare] == [p.ids.tolist() for p in plain]
 
 
 def test_the_last_passage(bert):
@@ -67,9 +64,9 @@ def test_documents_are_joined(bert):
     assert len(one) == 1
     assert one[0].text_tokens == 4
     parts = [Document("x", "the of", 0), Document("x", " and a", 1)]
-    stream = passages(bert, parts, context=12)
-    assert next(stream).text_tokens == 4
-    assert stream.text_hash == hashlib.sha256(b"the of and a").hexdigest()
+    digest = hashlib.sha256()
+    assert next(passages(bert, parts, context=12, digest=digest)).text_tokens == 4
+    assert digest.hexdigest() == hashlib.sha256(b"the of and a").hexdigest()
 
 
 def test_half_characters_do_not_stop_the_tokenizer(bert):
@@ -85,12 +82,10 @@ def test_no_more_text_is_read_than_needed(bert):
             read.append(i)
             yield words(50)
 
-    stream = passages(bert, read_text(documents()), tokens=120, context=12)
-    found = list(stream)
-    assert sum(p.text_tokens for p in found) == stream.text_tokens == 120
+    found = read_passages(bert, documents(), tokens=120, context=12)
+    assert sum(p.text_tokens for p in found) == found.text_tokens == 120
     assert len(read) == 3
-    assert stream.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
-    assert stream.characters == len("\n\n".join([words(50)] * 3))
+    assert found.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
 
 
 def test_tokens_are_rounded_up_to_whole_passages(bert):
@@ -104,8 +99,6 @@ def test_tokens_are_rounded_up_to_whole_passages(bert):
 def test_a_text_that_is_too_short(bert):
     with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
         read_passages(bert, [words(25)], tokens=26, context=12)
-    with pytest.raises(InputError, match="only 20 tokens in whole passages of 12"):
-        read_passages(bert, [words(25)], tokens=25, context=12, keep_short=False)
     assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
 
 
@@ -153,32 +146,21 @@ def test_defaults_are_what_the_text_has(bert):
     """A number that was not asked for is an upper limit, as long as there is something."""
     model, text = bert, [words(70)]
     assert len(read_passages(model, text, tokens=AtMost(500), context=20, least=30)) == 4
-    assert len(whole_passages(model, text, count=AtMost(8), context=20)) == 3
-    found = first_passages(model, text, AtMost(8), 20)
-    assert [len(passage.ids) for passage in found] == [20, 20, 20]
+    assert [len(passage.ids) for passage in first_passages(model, text, AtMost(8), 20)] == [20] * 3
     with pytest.raises(InputError, match="only 70 tokens; give a text with at least 90"):
         read_passages(model, text, tokens=AtMost(500), context=20, least=90)
-    for read in (
-        lambda: whole_passages(model, text, count=AtMost(8), context=80),
-        lambda: first_passages(model, text, AtMost(8), 80),
-    ):
-        with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
-            read()
+    with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
+        first_passages(model, text, AtMost(8), 80)
     # passages of a default length are shorter
-    for found in (
-        whole_passages(model, text, count=AtMost(8), context=AtMost(80)),
-        first_passages(model, text, AtMost(8), AtMost(80)),
-    ):
-        assert [len(passage.ids) for passage in found] == [72]
-        assert found.context == 72
-        assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
-    found = whole_passages(model, text, count=3, context=AtMost(80))
+    found = first_passages(model, text, AtMost(8), AtMost(80))
+    assert [len(passage.ids) for passage in found] == [72]
+    assert found.context == 72
+    assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
+    found = first_passages(model, text, 3, AtMost(80))
     assert [len(passage.ids) for passage in found] == [25, 25, 25]
     body = np.concatenate([passage.ids[1:-1] for passage in found])
     ids = model.tokenizer(text[0], add_special_tokens=False)["input_ids"]
     assert body.tolist() == ids[:69]
     # what was asked for is not changed
-    with pytest.raises(InputError, match="at most 3 passages"):
-        whole_passages(model, text, count=8, context=20)
     with pytest.raises(InputError, match="at most 3 passages"):
         first_passages(model, text, 8, 20)

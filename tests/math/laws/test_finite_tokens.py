@@ -61,17 +61,3 @@ def test_a_common_offset_costs_no_digits():
     t = np.array([[0.5], [3.0], [-8.0]])
     np.testing.assert_allclose(far.tilted_mean(t) - 2.0**20, near.tilted_mean(t), atol=1e-9)
     np.testing.assert_allclose(far.tilted_covariance(t), near.tilted_covariance(t), rtol=1e-12)
-
-
-def test_the_law_keeps_its_own_tokens():
-    tokens = np.ones((2, 2))
-    law = FiniteTokens(tokens)
-    tokens[:] = 7.0
-    np.testing.assert_array_equal(law.mean, [1.0, 1.0])
-
-
-def test_one_token_is_certain():
-    law = FiniteTokens([[1.0, 2.0]])
-    np.testing.assert_array_equal(law.tilted_mean([3.0, -1.0]), [1.0, 2.0])
-    np.testing.assert_array_equal(law.covariance, 0.0)
-    assert law.log_mgf([3.0, -1.0]) == 1.0

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Laplace, Signs, Sphere
+from esscher.math.laws import FiniteTokens, GaussianMixture, Laplace, Sphere
 from esscher.math.laws.product import (
     langevin,
     langevin_derivative,
@@ -15,7 +15,6 @@ from esscher.math.laws.product import (
     sech_squared,
 )
 from esscher.math.laws.sphere import (
-    bessel_ratio,
     bessel_ratio_derivative,
     bessel_ratio_over_argument,
     log_bessel_normalised,
@@ -49,7 +48,6 @@ def test_bessel(nu, kappa):
     ratio = top / bottom
     # The difference loses the leading digits; for tanh everything, hence the closed form.
     slope = mp.sech(k) ** 2 if nu == -0.5 else 1 - ratio**2 - (2 * order + 1) * ratio / k
-    assert_relative(bessel_ratio(nu, kappa), ratio)
     assert_relative(bessel_ratio_over_argument(nu, kappa), ratio / k)
     assert_relative(bessel_ratio_derivative(nu, kappa), slope, DERIVATIVE_TOLERANCE)
     exact = mp.loggamma(order + 1) + order * mp.log(2 / k) + mp.log(bottom)
@@ -58,21 +56,12 @@ def test_bessel(nu, kappa):
 
 @pytest.mark.parametrize("nu", ORDERS)
 def test_bessel_at_the_ends(nu):
-    np.testing.assert_array_equal(bessel_ratio(nu, [0.0, 1e-300])[0], 0.0)
-    np.testing.assert_allclose(bessel_ratio(nu, 1e-300), 1e-300 / (2 * (nu + 1)), rtol=1e-14)
     limits = bessel_ratio_over_argument(nu, [0.0, 1e-300]), bessel_ratio_derivative(nu, [0, 1e-300])
     np.testing.assert_allclose(limits, 1 / (2 * (nu + 1)), rtol=1e-14)
     np.testing.assert_array_equal(log_bessel_normalised(nu, [0.0, 1e-300]), 0.0)
     # Hankel: r = 1 - (2 nu + 1)/(2 kappa) + O(kappa^-2)
-    np.testing.assert_allclose(bessel_ratio(nu, 1e12), 1 - (nu + 0.5) / 1e12, rtol=1e-15)
-
-
-def test_bessel_keeps_the_shape_of_its_argument():
-    kappa = np.array([[0.0, 1.0, 1e8], [2.0, 3.0, 1e-8]])
-    for function in (bessel_ratio, bessel_ratio_derivative, log_bessel_normalised):
-        together = function(0.5, kappa)
-        assert together.shape == kappa.shape
-        assert together[1, 0] == function(0.5, 2.0)
+    ratio = 1e12 * bessel_ratio_over_argument(nu, 1e12)
+    np.testing.assert_allclose(ratio, 1 - (nu + 0.5) / 1e12, rtol=1e-15)
 
 
 POINTS = np.concatenate([np.logspace(-9, 4, 40), [0.999, 1.0, 1.001, 18.0, 25.0, 300.0]])
@@ -96,14 +85,6 @@ def test_hyperbolic_functions(function, exact):
     assert np.all(np.isfinite(function(np.array([0.0, 1e300, -1e300, 1e-300]))))
 
 
-def test_uniform_marginal_is_the_sphere_in_three_dimensions():
-    """Archimedes: a coordinate of a uniform point of the 2-sphere is uniform on [-1, 1]."""
-    np.testing.assert_allclose(log_sinhc(POINTS), log_bessel_normalised(0.5, POINTS), rtol=3e-15)
-    np.testing.assert_allclose(langevin(POINTS), bessel_ratio(0.5, POINTS), rtol=3e-15)
-    slope = bessel_ratio_derivative(0.5, POINTS)
-    np.testing.assert_allclose(langevin_derivative(POINTS), slope, rtol=DERIVATIVE_TOLERANCE)
-
-
 @pytest.mark.parametrize("dim", [1, 2, 3, 64, 4096])
 @pytest.mark.parametrize("norm", [1e-6, 1.0, 1e4])
 def test_sphere(dim, norm):
@@ -125,30 +106,10 @@ def test_sphere(dim, norm):
         assert not np.any(hessian[-1, :-1])
 
 
-def test_sphere_on_the_line_is_two_signs():
-    t = np.concatenate([np.logspace(-8, 2, 30), [-3.0, 0.0]])[:, None]
-    sphere, signs = Sphere(1, 0.7), Signs(1, 0.7)
-    np.testing.assert_allclose(sphere.log_mgf(t), signs.log_mgf(t), rtol=1e-14)
-    np.testing.assert_allclose(sphere.tilted_mean(t), signs.tilted_mean(t), rtol=1e-14)
-    np.testing.assert_allclose(sphere.tilted_covariance(t), signs.tilted_covariance(t), rtol=1e-14)
-
-
 def test_tilts_whose_squares_overflow_or_underflow():
     law = Sphere(2)
     np.testing.assert_allclose(law.tilted_mean([0.0, 1e-200]), [0.0, 0.5e-200], rtol=1e-14)
     np.testing.assert_allclose(law.tilted_mean([3e200, 4e200]), [0.6, 0.8], rtol=1e-14)
-
-
-def test_high_dimension_and_large_tilts():
-    t = np.random.default_rng(0).normal(size=4096)
-    t *= 1e4 / np.linalg.norm(t)
-    for law in (Sphere(4096), Cube(4096), Signs(4096)):
-        assert 0 < law.log_mgf(t) <= 1e4 * law.support_radius
-        assert np.linalg.norm(law.tilted_mean(t)) <= law.support_radius
-    hessian = Sphere(4096).tilted_covariance(t)
-    # The trace is R^2 - |grad K|^2: the tilted law stays on the sphere.
-    left = 1 - np.sum(Sphere(4096).tilted_mean(t) ** 2)
-    assert np.trace(hessian) == pytest.approx(left, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [3.0, 0.7, 1 + 2**-52, 2 - 2**-52])

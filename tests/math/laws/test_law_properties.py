@@ -8,55 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from esscher.math.laws import Cube, FiniteTokens, GaussianMixture, Signs, Sphere
-from esscher.math.laws.product import langevin, log_cosh
-from esscher.math.laws.sphere import bessel_ratio, bessel_ratio_derivative, log_bessel_normalised
 
 # The same examples on every run: a failure here must be a change of the code.
 settings.register_profile("laws", derandomize=True, deadline=None, database=None, max_examples=80)
 repeatable = settings(settings.get_profile("laws"))
 
-orders = st.sampled_from([0.0, 0.5, 1.0, 2.5, 17.5, 18.0, 31.0, 383.0, 2047.0])
-arguments = st.floats(1e-6, 1e7)
-
 
 def tilts(dim: int, largest: float):
     return arrays(np.float64, dim, elements=st.floats(-largest, largest))
-
-
-@repeatable
-@given(orders, arguments)
-def test_ratio_lies_between_amos_bounds(nu, kappa):
-    """Amos (1974): x / (nu + 1/2 + sqrt(x^2 + (nu + 3/2)^2)) <= r <= the same with nu + 1/2."""
-    ratio = float(bessel_ratio(nu, kappa))
-    lower = kappa / (nu + 0.5 + np.hypot(kappa, nu + 1.5))
-    upper = kappa / (nu + 0.5 + np.hypot(kappa, nu + 0.5))
-    assert lower * (1 - 1e-14) <= ratio <= upper * (1 + 1e-14)
-    assert 0 < ratio < 1
-
-
-@repeatable
-@given(orders, arguments, st.floats(1.001, 10.0))
-def test_ratio_increases(nu, kappa, factor):
-    assert bessel_ratio_derivative(nu, kappa) > 0
-    assert bessel_ratio(nu, kappa) < bessel_ratio(nu, kappa * factor) * (1 + 1e-15)
-    assert bessel_ratio(nu + 1, kappa) < bessel_ratio(nu, kappa)
-
-
-@repeatable
-@given(orders, arguments)
-def test_log_bessel_obeys_jensen_and_hoeffding(nu, kappa):
-    """0 < K <= kappa, and sub-Gaussian with the variance proxy 1/d of the sphere."""
-    value = float(log_bessel_normalised(nu, kappa))
-    assert 0 < value <= kappa
-    assert value <= kappa**2 / (4 * (nu + 1)) * (1 + 1e-14)
-
-
-@repeatable
-@given(st.floats(-1e6, 1e6))
-def test_bounds_of_the_product_laws(x):
-    point = np.array([x])
-    assert 0 <= log_cosh(point)[0] <= min(abs(x), x * x / 2 * (1 + 1e-15))
-    assert abs(langevin(point)[0]) <= min(1.0, abs(x) / 3 * (1 + 1e-15))
 
 
 @repeatable

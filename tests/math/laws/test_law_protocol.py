@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.math.laws import LAWS, Law, ProductLaw, StudentT
+from esscher.math.laws import Law, StudentT
 
 #: Chance that one correct law fails one Monte Carlo test, over all its comparisons together.
 FALSE_ALARM = 1e-5
@@ -43,11 +43,6 @@ def directional_derivative(function, t: Array, i: int, step: float = 2e-3) -> Ar
     e = step * np.eye(t.shape[-1])[i]
     far, near = function(t + 2 * e) - function(t - 2 * e), function(t + e) - function(t - e)
     return (8 * near - far) / (12 * step)
-
-
-def test_every_registered_law_is_tested(law):
-    assert LAWS[law.name] is type(law)
-    assert law.is_product is isinstance(law, ProductLaw)
 
 
 def test_shapes(law):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.special import beta as beta_function
 from scipy.special import ive
 
 from esscher.core.errors import InputError
-from esscher.math.heads import law_head, weight_head
+from esscher.math.heads import weight_head
 from esscher.math.laws import Sphere
 from esscher.math.limits import limit_moments, sphere_output_eigenvalues
 from esscher.math.limits.rules import (
@@ -78,25 +76,14 @@ def test_weighted_means_are_exact_for_polynomials(name):
     np.testing.assert_allclose(weighted_means(lambda q: q, values, 4), first, rtol=1e-13)
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8))
-def test_the_shares_add_up_to_the_whole(values):
-    """sum_i z_i^2 = 1, whatever the spectrum."""
-    spectrum = np.array(values)
-    nodes, weights = quadratic_form_rule(spectrum, 16)
-    whole = float(weights @ np.exp(-nodes))
-    shares = weighted_means(lambda q: np.exp(-q), spectrum, 16)
-    assert shares.sum() == pytest.approx(whole, rel=1e-11)
-
-
 @pytest.mark.parametrize("dim", [1, 2, 3, 50, 768])
 def test_isotropic_closed_form(dim):
     """A = s I: every |t| is s R, so each eigenvalue is (R r(s R^2))^2 / d."""
     radius, s = np.sqrt(dim), 0.8
     kappa = radius * radius * s
     ratio = float(mpmath.besseli(dim / 2, kappa) / mpmath.besseli(dim / 2 - 1, kappa))
-    found = sphere_output_eigenvalues(np.full(dim, s), dim, radius)
-    np.testing.assert_allclose(found.values, (radius * ratio) ** 2 / dim, rtol=1e-13)
+    values, _ = sphere_output_eigenvalues(np.full(dim, s), dim, radius)
+    np.testing.assert_allclose(values, (radius * ratio) ** 2 / dim, rtol=1e-13)
 
 
 @pytest.mark.parametrize("spectrum", [(1.0, 0.3), (2.0, 0.0), (6.0, 5.0)])
@@ -108,56 +95,26 @@ def test_circle_against_the_trapezoid_rule_on_the_angle(spectrum):
     kappa = np.maximum(radius * np.hypot(*t), 1e-300)
     g = radius * ive(1, kappa) / ive(0, kappa)
     exact = np.mean((g * radius * t / kappa) ** 2, axis=1)
-    found = sphere_output_eigenvalues(np.array(spectrum), 2, radius)
-    np.testing.assert_allclose(found.values, exact, rtol=1e-11, atol=1e-15)
-    assert found.converged
-    assert np.all(np.abs(found.values - exact) <= found.errors + 1e-14 * exact)
-
-
-def test_circle_against_a_high_precision_integral():
-    with mpmath.workdps(30):
-
-        def integrand(angle):
-            t = mpmath.matrix([mpmath.cos(angle) * 1.5, mpmath.sin(angle) * 0.5])
-            kappa = mpmath.norm(t)
-            return (mpmath.besseli(1, kappa) / mpmath.besseli(0, kappa) * t[0] / kappa) ** 2
-
-        exact = float(2 / mpmath.pi * mpmath.quad(integrand, [0, mpmath.pi / 4, mpmath.pi / 2]))
-    found = sphere_output_eigenvalues(np.array([1.5, 0.5]), 2)
-    assert found.values[0] == pytest.approx(exact, rel=1e-13)
-
-
-def test_two_sphere_against_a_direct_integral():
-    """In d = 3 the height is uniform and g is Langevin's function: Gauss-Legendre x trapezoid."""
-    radius, spectrum = np.sqrt(3.0), np.array([1.2, 0.7, 0.1])
-    height, weights = np.polynomial.legendre.leggauss(200)
-    angle = 2 * np.pi * np.arange(400) / 400
-    ring = np.sqrt(1 - height**2)[:, None]
-    z = np.stack([ring * np.cos(angle), ring * np.sin(angle), height[:, None] + 0 * angle])
-    t = radius * spectrum[:, None, None] * z
-    kappa = radius * np.sqrt(np.sum(t**2, axis=0))
-    gain = radius**2 * (1 / np.tanh(kappa) - 1 / kappa) / kappa
-    exact = np.mean((gain * t) ** 2, axis=2) @ weights / 2
-    found = sphere_output_eigenvalues(spectrum, 3, radius)
-    np.testing.assert_allclose(found.values, exact, rtol=1e-12)
+    values, errors = sphere_output_eigenvalues(np.array(spectrum), 2, radius)
+    np.testing.assert_allclose(values, exact, rtol=1e-11, atol=1e-15)
+    assert np.all(np.abs(values - exact) <= errors + 1e-14 * exact)
 
 
 def test_left_out_singular_values_are_zero_and_order_is_kept():
-    short = sphere_output_eigenvalues(np.array([0.5, 2.0]), 5, 2.0)
-    full = sphere_output_eigenvalues(np.array([0.5, 2.0, 0.0, 0.0, 0.0]), 5, 2.0)
-    np.testing.assert_array_equal(short.values, full.values)
-    assert short.values[1] > short.values[0] > short.values[2] == 0.0
+    short, _ = sphere_output_eigenvalues(np.array([0.5, 2.0]), 5, 2.0)
+    full, _ = sphere_output_eigenvalues(np.array([0.5, 2.0, 0.0, 0.0, 0.0]), 5, 2.0)
+    np.testing.assert_array_equal(short, full)
+    assert short[1] > short[0] > short[2] == 0.0
 
 
 def test_a_rule_that_has_not_converged_says_so():
     """A huge horizon puts the poles of the Bessel ratio next to the support of Q."""
-    found = sphere_output_eigenvalues(np.array([400.0, 1.0]), 2)
+    values, errors = sphere_output_eigenvalues(np.array([400.0, 1.0]), 2)
     angle = 2 * np.pi * (np.arange(2**16) + 0.5) / 2**16
     t = np.stack([400.0 * np.cos(angle), np.sin(angle)])
     kappa = np.hypot(*t)
     exact = np.mean((ive(1, kappa) / ive(0, kappa) * t / kappa) ** 2, axis=1)
-    assert np.all(np.abs(found.values - exact) <= found.errors)
-    assert not found.converged
+    assert np.all(np.abs(values - exact) <= errors)
     head = weight_head(Sphere(2), query=np.diag([400.0, 1.0]), key=np.eye(2), scale=1.0)
     assert limit_moments(head, samples=100).method == "sampling"
     with pytest.raises(InputError, match="not available"):
@@ -170,12 +127,12 @@ def test_a_rule_that_has_not_converged_says_so():
 def test_decaying_spectrum_against_sampling(dim, samples, within_errors):
     spectrum = 2.0 * np.arange(1, dim + 1) ** -0.7
     law = Sphere(dim, np.sqrt(dim))
-    found = sphere_output_eigenvalues(spectrum, dim, np.sqrt(dim))
+    values, errors = sphere_output_eigenvalues(spectrum, dim, np.sqrt(dim))
     x = law.sample(samples, np.random.default_rng(5))
     squares = law.tilted_mean(x * spectrum) ** 2
     error = squares.std(axis=0, ddof=1) / np.sqrt(samples)
-    within_errors(squares.mean(axis=0), found.values, error)
-    assert np.all(found.errors <= 1e-10 * found.values)
+    within_errors(squares.mean(axis=0), values, error)
+    assert np.all(errors <= 1e-10 * values)
 
 
 def test_limit_moments_in_a_rotated_basis(within_errors):
@@ -191,13 +148,6 @@ def test_limit_moments_in_a_rotated_basis(within_errors):
     within_errors(sampled.mean, exact.mean, sampled.mean_error)
     within_errors(sampled.covariance, exact.covariance, sampled.covariance_error)
     assert exact.covariance_error.max() < 1e-9 * exact.covariance.max()
-
-
-def test_bias_makes_the_sphere_a_case_for_sampling():
-    head = law_head(Sphere(4, 2.0), horizon=0.5, tau=0.3)
-    assert limit_moments(head, samples=100).method == "sampling"
-    with pytest.raises(InputError, match="not available"):
-        limit_moments(head, method="quadrature")
 
 
 def test_spectrum_longer_than_the_dimension():

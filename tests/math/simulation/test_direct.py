@@ -59,15 +59,3 @@ def test_unknown_queries_are_refused() -> None:
         direct_errors(
             head, [4], replicates=1, seed=0, queries="all", limit=(np.zeros(1), np.eye(1))
         )
-
-
-def test_streams_differ_from_the_user_s_own() -> None:
-    plain = np.random.default_rng(0).standard_normal(4)
-    first = random_stream(0, "direct", 0).standard_normal(4)
-    assert not np.array_equal(plain, first)
-    np.testing.assert_array_equal(first, random_stream(0, "direct", 0).standard_normal(4))
-    for other in (random_stream(0, "direct", 1), random_stream(1, "direct", 0)):
-        assert not np.array_equal(first, other.standard_normal(4))
-    for seed in (-1, 1.5, True):
-        with pytest.raises(esscher.InputError, match="seed"):
-            random_stream(seed, "direct")  # type: ignore[arg-type]

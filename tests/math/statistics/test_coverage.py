@@ -79,7 +79,7 @@ def test_local_slopes_and_constant_are_covered_too() -> None:
     hits = np.zeros((curves, 2))
     for seed in range(curves):
         rate = fit_rate(power_curve(0.4, 16, seed), SIZES, seed=seed)
-        local = (rate.local.lower <= 0.4) & (rate.local.upper >= 0.4)
+        local = (np.array(rate.local.lower) <= 0.4) & (np.array(rate.local.upper) >= 0.4)
         hits[seed] = local.mean(), rate.constant_interval[0] <= 1 <= rate.constant_interval[1]
     # The six local slopes of a curve are correlated: as if each curve gave one of them.
     assert np.all(hits.mean(axis=0) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / curves))

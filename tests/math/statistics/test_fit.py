@@ -130,9 +130,11 @@ def test_summaries_come_with_standard_errors() -> None:
 def test_hardly_any_replicates_still_give_a_number(replicates: int, summary: str) -> None:
     rate = fit_rate(power_curve(0.5, replicates, 1), SIZES, summary=summary)
     assert np.isfinite(rate.exponent)
-    assert rate.interval[0] < rate.exponent < rate.interval[1]
     assert not rate.trusted
-    assert np.isinf(rate.interval[1]) == (replicates == 1)
+    if replicates == 1:
+        assert rate.interval == (None, None)
+    else:
+        assert rate.interval[0] < rate.exponent < rate.interval[1]
 
 
 def test_two_sizes_are_enough_for_a_number() -> None:
@@ -147,7 +149,7 @@ def test_zero_errors_are_left_out_and_said() -> None:
     errors[:, -1] = 0.0
     errors[0, 2] = 0.0
     rate = fit_rate(errors, SIZES)
-    assert rate.sizes.tolist() == SIZES[:-1].tolist()
+    assert rate.sizes == tuple(SIZES[:-1])
     assert "exactly 0 at n = 2,048" in rate.reasons[0]
     assert "1 of 120 errors are exactly 0" in rate.reasons[1]
     with pytest.raises(InputError, match="at least 2"):

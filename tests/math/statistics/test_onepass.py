@@ -34,7 +34,7 @@ def received(
     """
     import torch
 
-    from esscher.engine.attention import attention_statistics
+    from esscher.engine.attention.outputs import streamed_attention
 
     rng = random_stream(3, "test received", dim, n, replicate)
     tokens = rng.standard_normal((n, dim))
@@ -45,11 +45,7 @@ def received(
         keys[:sinks, dim] = np.log(0.05 * n) + h * h * dim / 2
         q = torch.from_numpy(np.column_stack([h * tokens, np.ones(n)]))
         k = torch.from_numpy(keys)
-        found = attention_statistics(
-            q, k, k, sizes=[n + sinks], queries="separate", factor=1.0, received_sizes=[n + sinks]
-        )
-        assert found.received is not None
-        out.append(found.received.reshape(-1))
+        out.append(streamed_attention(q, lambda k=k: [(k, k)], scaling=1.0)[2])
     return np.array(out)
 
 

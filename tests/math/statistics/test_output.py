@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.rate import solve_two_powers
-from esscher.math.statistics.records import FittedRate
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 from tests.show.drawn import rows, texts
 
@@ -30,9 +29,7 @@ def floored() -> Rate:
 @pytest.fixture(scope="module")
 def rate() -> Rate:
     fitted = fit_rate(power_curve(0.45, 60, 2), SIZES, burn_in=50)
-    return fitted.with_predictions(
-        predicted=0.46, sharp=0.5, paper_reference=0.4, paper_bound=0.056
-    )
+    return replace(fitted, predicted=0.46, sharp=0.5, paper_reference=0.4, paper_bound=0.056)
 
 
 def test_repr(rate: Rate) -> None:
@@ -45,15 +42,6 @@ def test_repr(rate: Rate) -> None:
     page = rate._repr_html_()
     assert "<table" in page
     assert "Law:" in page
-
-
-def test_predictions_are_attached_to_a_copy() -> None:
-    bare = fit_rate(power_curve(0.45, 20, 2), SIZES)
-    assert bare.predicted is None
-    one = bare.with_predictions(predicted=0.4)
-    two = one.with_predictions(sharp=0.5)
-    assert (two.predicted, two.sharp, two.paper_bound) == (0.4, 0.5, None)
-    assert bare.predicted is None
 
 
 def test_dictionary_is_json(rate: Rate) -> None:
@@ -69,12 +57,12 @@ def test_dictionary_is_json(rate: Rate) -> None:
 
 
 def test_record_is_read_back(rate: Rate) -> None:
-    stored = json.loads(as_json(rate.record()))
+    stored = json.loads(as_json(rate))
     assert stored == rate.to_dict()
-    assert as_record(stored, FittedRate, "a file") == rate.record()
+    assert as_record(stored, Rate, "a file") == rate
     del stored["selection"]["laws"]["power"]["weight"]
     with pytest.raises(InputError, match="has no 'weight'"):
-        as_record(stored, FittedRate, "a file")
+        as_record(stored, Rate, "a file")
 
 
 def test_frame(rate: Rate) -> None:
@@ -123,7 +111,7 @@ def test_plot(rate: Rate, capfd: pytest.CaptureFixture[str]) -> None:
 def test_plot_of_bent_and_of_hardly_known_rates() -> None:
     bent, one = floored(), fit_rate(power_curve(0.4, 1, 1), SIZES)
     assert {"floor law", "floor law; exponent not to be trusted"} <= set(texts(bent.plot()))
-    law = bent.selection.fits["floor"]
+    law = bent.selection.laws["floor"]
     for row in rows(bent.plot(), "curve"):
         if row["curve"] == "floor law":
             assert row["error"] == pytest.approx(law.error(np.array([row["n"]]))[0], rel=1e-4)
@@ -131,7 +119,7 @@ def test_plot_of_bent_and_of_hardly_known_rates() -> None:
     assert f"fit {one.exponent:.3f}" in written
     assert "mean of 1 replicate" in written
     shown = rows(one.plot(), "curve", "low")
-    assert [row["error"] for row in shown] == pytest.approx(one.mean.tolist(), rel=1e-5)
+    assert [row["error"] for row in shown] == pytest.approx(list(one.mean), rel=1e-5)
     assert all(row["low"] is None for row in shown)
 
 
@@ -148,7 +136,6 @@ def test_tokens_for_an_error(rate: Rate) -> None:
     assert far.extrapolated
     assert "extrapolated" in repr(far)
     assert np.ptp(np.log(far.interval)) > np.ptp(np.log(needed.interval))
-    json.dumps(far.to_dict(), allow_nan=False)
     with pytest.raises(InputError, match="positive"):
         rate.tokens_for(0.0)
     with pytest.raises(InputError, match="power, logarithmic, floor, two powers"):
@@ -171,7 +158,6 @@ def test_tokens_where_the_slope_may_be_zero() -> None:
     rising = fit_rate(power_curve(-0.3, 20, 3, "small"), SIZES)
     assert rising.tokens_for(1e-3).n == np.inf
     assert "infinitely many" in repr(rising.tokens_for(1e-3))
-    assert rising.tokens_for(1e-3).to_dict()["n"] is None
 
 
 def test_tokens_of_bent_laws() -> None:
@@ -207,7 +193,7 @@ def test_tokens_of_two_powers() -> None:
     assert "law of two powers, extrapolated" in repr(decided[0])
     bent = fit_rate(noisy(sizes**-0.5 + 8 / sizes, sizes, 100, 0, "small"), sizes)
     assert "law of two powers" in texts(bent.plot())
-    assert as_record(json.loads(as_json(bent.record())), FittedRate, "a file") == bent.record()
+    assert as_record(json.loads(as_json(bent)), Rate, "a file") == bent
     # a straight curve with a slope in between: the power and the two powers, both
     between = fit_rate(power_curve(0.75, 32, 1, "small"), SIZES)
     needed = between.tokens_for(between.errors[-1] / 10)
@@ -244,7 +230,6 @@ def test_where_no_law_fits_the_sizes_alone_speak() -> None:
     assert not needed.decided
     assert needed.interval == (SIZES[-1], np.inf)
     assert "no law fits" in repr(needed)
-    assert json.loads(json.dumps(needed.to_dict()))["fits"] is False
     inside = rate.tokens_for(float(steepening(np.array(700.0))))
     assert not inside.decided
     assert inside.interval == (512, 1024)
@@ -258,7 +243,7 @@ def test_a_predicted_curve_answers_where_no_law_does() -> None:
     rate = fit_rate(errors, SIZES, predicted=3 * steepening(SIZES))
     assert rate.tokens_for(rate.errors[-1] / 10).interval == (SIZES[-1], np.inf)
     more = np.append(SIZES, SIZES[-1] * 4.0 ** np.arange(1, 7))
-    known = replace(rate, predicted_curve=(more, 3 * steepening(more)))
+    known = replace(rate, predicted_curve=(tuple(more), tuple(3 * steepening(more))))
     needed = known.tokens_for(float(steepening(np.array(1e5))))
     assert needed.law == "predicted"
     assert needed.decided
@@ -267,7 +252,7 @@ def test_a_predicted_curve_answers_where_no_law_does() -> None:
     assert needed.n == pytest.approx(1e5, rel=0.05)
     assert "predicted curve, extrapolated" in repr(needed)
     wrong = fit_rate(errors, SIZES, predicted=SIZES**-0.5)
-    left = replace(wrong, predicted_curve=(more, more**-0.5)).tokens_for(needed.error)
+    left = replace(wrong, predicted_curve=(tuple(more), tuple(more**-0.5))).tokens_for(needed.error)
     assert left.law == "power"
     assert not left.decided
     assert left.interval[1] == np.inf

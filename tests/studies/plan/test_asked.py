@@ -13,7 +13,8 @@ from msgspec import structs
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.text.tasks import ask, task_items
+from esscher.engine.text.tasks.asking import ask
+from esscher.engine.text.tasks.items import task_items
 from esscher.runs.folder import Cell
 from esscher.show.tables import PlainConsole
 from esscher.studies.plan.result import PUBLISHED, TaskScore

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
-from esscher.math.statistics import fit_rate
-from esscher.math.statistics.records import ByMetric, ReceivedTail
+from esscher.math.statistics import TailIndex, fit_rate
+from esscher.math.statistics.records import ByMetric
 from esscher.studies.probe import Probe, ProbeStudy
 from esscher.studies.probe.result import (
     AtContext,
@@ -33,7 +33,7 @@ SIZES = (16, 32, 64)
 def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -> ProbeHead:
     """A head of layer 0 that converges like n^-1/2, unless something else is given."""
     errors = np.array(SIZES) ** -0.5 * np.exp([[0.01], [-0.01], [0.02], [-0.02]])
-    fit = fit_rate(errors, np.array(SIZES, dtype=float), seed=0).record()
+    fit = fit_rate(errors, np.array(SIZES, dtype=float), seed=0)
     curve = ErrorSummary(
         mean=tuple(errors.mean(0)), median=tuple(errors.mean(0)), standard_error=None
     )
@@ -51,7 +51,7 @@ def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -
         psi=Psi(two_sided=0.25, one_sided=None),
         log_burn_in=1.0,
         frozen_share=0.0,
-        khat=ReceivedTail(
+        khat=TailIndex(
             exponent=0.5,
             exponent_interval=(0.5, 0.5),
             k=0.1,
@@ -66,6 +66,8 @@ def made_head(head: int, *, ess: float = 100.0, n: int = 1000, **changes: Any) -
             level=0.95,
             trusted=True,
             reasons=(),
+            clusters=90,
+            effective_count=90.0,
         ),
         ess=Quantiles(p10=ess / 2, median=ess, p90=2 * ess),
         sinks=Sinks(count=0, share=0.0, tokens=()),

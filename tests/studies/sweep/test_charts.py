@@ -106,7 +106,7 @@ def test_a_law_that_fits_better_is_drawn_beside_the_power(one):
     from esscher.studies.sweep import result
 
     fitted = one.rate("map")
-    bent = replace(fitted, selection=replace(fitted.selection, law="floor"))
+    bent = structs.replace(fitted, law="floor")
     changed = replace(one, _fitted={("map", 0, "mean", result.LEVEL): bent})
     assert "law with a floor" in texts(draw(DRAWINGS, changed))
     assert "law with a floor" not in texts(draw(DRAWINGS, one))

@@ -1,24 +1,14 @@
 """Streaming attention statistics: the whole convergence curve from one pass, in bounded memory.
 
 :func:`attention_statistics` takes queries, keys and values of any number of heads and returns, for
-every scale and every nested size, the mean and covariance of the outputs, the map error, received
-attention, participation ratio and largest weight. ``nested.nested_outputs`` gives the outputs of
-nested sizes themselves, and ``outputs.streamed_attention`` is for few queries and more keys than
-memory holds. Nothing here imports torch before it is needed.
+every scale and every nested size, the mean and covariance of the outputs and the map error.
+``outputs.nested_outputs`` gives the outputs of nested sizes themselves, and
+``outputs.streamed_attention`` is for few queries and more keys than memory holds. Nothing here
+imports torch before it is needed.
 """
 
 from __future__ import annotations
 
-from esscher.engine.attention.blocks import BlockShape
-from esscher.engine.attention.statistics import (
-    AttentionStatistics,
-    QuerySummary,
-    attention_statistics,
-)
+from esscher.engine.attention.statistics import AttentionStatistics, attention_statistics
 
-__all__ = [
-    "AttentionStatistics",
-    "BlockShape",
-    "QuerySummary",
-    "attention_statistics",
-]
+__all__ = ["AttentionStatistics", "attention_statistics"]

@@ -19,7 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -30,14 +29,9 @@ AnyArray: TypeAlias = Any
 ALIGNMENT = 64
 
 
-def is_numpy(x: AnyArray) -> bool:
-    """Tell whose array it is."""
-    return isinstance(x, np.ndarray)
-
-
 def library(x: AnyArray) -> Any:
-    """Return the module whose array it is."""
-    if is_numpy(x):
+    """Return the module whose array it is: numpy, or torch."""
+    if isinstance(x, np.ndarray):
         return np
     import torch
 
@@ -51,24 +45,23 @@ def type_name(dtype: Any) -> str:
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
-def _type(x: AnyArray, name: str) -> Any:
+def cast(x: AnyArray, name: str) -> AnyArray:
+    """The array in another type; the array itself if it has that type."""
+    return x.astype(name, copy=False) if isinstance(x, np.ndarray) else x.to(dtype_of(x, name))
+
+
+def dtype_of(x: AnyArray, name: str) -> Any:
+    """A type by its name, in the library of an array."""
     return getattr(library(x), name)
 
 
-def cast(x: AnyArray, name: str) -> AnyArray:
-    """The array in another type; the array itself if it has that type."""
-    return x.astype(name, copy=False) if is_numpy(x) else x.to(_type(x, name))
-
-
-def wider(x: AnyArray, name: str) -> str:
-    """The type of the array or the other one, whichever holds both."""
-    return type_name(library(x).promote_types(x.dtype, _type(x, name)))
-
-
 def empty(like: AnyArray, *shape: int, dtype: str) -> AnyArray:
-    """An array with anything in it, where the other one lies; aligned as the kernel wants it."""
-    if not is_numpy(like):
-        return like.new_empty(shape, dtype=_type(like, dtype))
+    """An array with anything in it, of the same library and on the same device as another.
+
+    It is aligned as the kernel wants it.
+    """
+    if not isinstance(like, np.ndarray):
+        return like.new_empty(shape, dtype=dtype_of(like, dtype))
     kind = np.dtype(dtype)
     count = int(np.prod(shape)) * kind.itemsize
     memory = np.empty(count + ALIGNMENT, dtype=np.uint8)
@@ -78,70 +71,35 @@ def empty(like: AnyArray, *shape: int, dtype: str) -> AnyArray:
 
 def full(like: AnyArray, *shape: int, value: float, dtype: str) -> AnyArray:
     """The same, filled with a number."""
-    made = empty(like, *shape, dtype=dtype)
-    made[...] = value
-    return made
-
-
-def zeros(like: AnyArray, *shape: int, dtype: str) -> AnyArray:
-    """The same, filled with zeros."""
-    return full(like, *shape, value=0.0, dtype=dtype)
+    array = empty(like, *shape, dtype=dtype)
+    array[...] = value
+    return array
 
 
 def numbers(like: AnyArray, values: Any, dtype: str) -> AnyArray:
-    """A copy of a list or of a numpy array, where the other one lies."""
-    if not is_numpy(like):
-        return library(like).tensor(values, dtype=_type(like, dtype), device=like.device)
-    made = empty(like, *np.shape(values), dtype=dtype)
-    made[...] = values
-    return made
-
-
-def copied(x: AnyArray) -> AnyArray:
-    """A copy."""
-    return x.copy() if is_numpy(x) else x.clone()
-
-
-def contiguous(x: AnyArray) -> AnyArray:
-    """The array with its rows side by side in memory."""
-    return np.ascontiguousarray(x) if is_numpy(x) else x.contiguous()
+    """A copy of a list or of a numpy array, in the library and on the device of another array."""
+    if not isinstance(like, np.ndarray):
+        return library(like).tensor(values, dtype=dtype_of(like, dtype), device=like.device)
+    array = empty(like, *np.shape(values), dtype=dtype)
+    array[...] = values
+    return array
 
 
 def address(x: AnyArray) -> int:
     """Where a contiguous array begins in memory; the array must live as long as this is used."""
-    return int(x.ctypes.data if is_numpy(x) else x.data_ptr())
+    return int(x.ctypes.data if isinstance(x, np.ndarray) else x.data_ptr())
 
 
 def on_host(x: AnyArray) -> Any:
     """The same numbers as a numpy array."""
-    return x if is_numpy(x) else x.cpu().numpy()
-
-
-def tensor_of(x: AnyArray | None) -> AnyArray | None:
-    """The same memory as a tensor, for work that only PyTorch can do."""
-    if x is None or not is_numpy(x):
-        return x
-    import torch
-
-    return torch.from_numpy(x if x.flags.writeable else x.copy())
-
-
-def sum_of_squares(x: AnyArray) -> AnyArray:
-    """Sum over all axes but the first; the array itself may be overwritten."""
-    if is_numpy(x):
-        return np.square(x, out=x).reshape(len(x), -1).sum(axis=1)
-    return library(x).linalg.vector_norm(x, dim=tuple(range(1, x.ndim))).square()
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
 
 
 @contextmanager
-def working(on: AnyArray) -> Iterator[None]:
+def quiet(x: AnyArray) -> Iterator[None]:
     """Neither gradients nor warnings inside the block: overflows are looked for afterwards."""
-    if is_numpy(on):
-        with np.errstate(all="ignore"):
-            yield
-    else:
-        with library(on).inference_mode():
-            yield
+    with np.errstate(all="ignore") if isinstance(x, np.ndarray) else library(x).inference_mode():
+        yield
 
 
 # Worker threads, one per core, and the memory that each uses again for its next block.
@@ -172,67 +130,47 @@ class Workers:
 
     Parameters
     ----------
-    of
+    x
         An array that is worked on.
     """
 
-    def __init__(self, of: AnyArray) -> None:
-        count = _threads(of)
+    def __init__(self, x: AnyArray) -> None:
+        initializer = None
+        if not isinstance(x, np.ndarray):
+            import torch
+
+            count = torch.get_num_threads() if x.is_cpu else 1
+            initializer = _one_thread_here
+        elif "torch" in sys.modules:
+            count = int(sys.modules["torch"].get_num_threads())
+        else:  # what torch would begin with
+            wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+            cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+            count = int(wanted) if wanted.isdecimal() and int(wanted) > 0 else cores
         self._pool: ThreadPoolExecutor | None = None
         self._ahead = 2 * count
-        if count > 1 and is_numpy(of):
-            self._pool = ThreadPoolExecutor(count, "esscher-attention")
-        elif count > 1 and _can_be_alone():
-            self._pool = ThreadPoolExecutor(
-                count, "esscher-attention", initializer=_one_thread_here
-            )
+        if count > 1 and (initializer is None or _can_be_alone()):
+            self._pool = ThreadPoolExecutor(count, "esscher-attention", initializer)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-    def call(self, function: Callable[[T], R], item: T) -> R:
-        """One call in a worker, waited for."""
-        return function(item) if self._pool is None else self._pool.submit(function, item).result()
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Results in the order of the items, which are taken only a few ahead."""
         if self._pool is None:
             yield from map(function, items)
             return
-        waiting: deque[Future[R]] = deque()
+        pending: deque[Future[R]] = deque()
         for item in items:
-            waiting.append(self._pool.submit(function, item))
-            if len(waiting) > self._ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _threads(of: AnyArray) -> int:
-    """Threads that work on an array."""
-    if is_numpy(of):
-        torch = sys.modules.get("torch")
-        return _usual_threads() if torch is None else int(torch.get_num_threads())
-    import torch as imported
-
-    return imported.get_num_threads() if of.device.type == "cpu" else 1
-
-
-def _usual_threads() -> int:
-    """Threads that torch would begin with: those asked for, or one for every core."""
-    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if asked.isdecimal() and int(asked) > 0:
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            pending.append(self._pool.submit(function, item))
+            if len(pending) > self._ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _one_thread_here() -> None:
@@ -248,18 +186,13 @@ def _one_thread_here() -> None:
 
 @cache
 def _can_be_alone() -> bool:
-    """Whether torch lets a thread be single-threaded, which is the same for all threads."""
-    with ThreadPoolExecutor(1, "esscher-attention", initializer=_one_thread_here) as pool:
-        return pool.submit(_is_alone).result()
-
-
-def _is_alone() -> bool:
-    """Whether torch is single-threaded in this thread, matrix products included."""
+    """Whether torch lets a thread be single-threaded, matrix products included."""
     import torch
 
+    with ThreadPoolExecutor(1, "esscher-attention", initializer=_one_thread_here) as pool:
+        alone = pool.submit(torch.get_num_threads).result() == 1
     mkl = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
-    local_mkl = torch_function("MKL_Set_Num_Threads_Local") is not None
-    return torch.get_num_threads() == 1 and (local_mkl or not mkl)
+    return alone and (not mkl or torch_function("MKL_Set_Num_Threads_Local") is not None)
 
 
 @cache
@@ -267,16 +200,16 @@ def torch_function(name: str) -> Callable[..., object] | None:
     """A C function of the library that torch has loaded (or of one that it depends on)."""
     import torch
 
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
-        function: Callable[..., object] = getattr(ctypes.CDLL(str(library)), name)
+        function: Callable[..., object] = getattr(ctypes.CDLL(str(path)), name)
     except (OSError, AttributeError):
         return None
     return function
 
 
 class Workspace(threading.local):
-    """Named arrays of one thread; what is in them is lost when the name is asked for again."""
+    """Named arrays of one thread; what is in them is lost when the name is used again."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, AnyArray] = {}

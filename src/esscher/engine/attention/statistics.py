@@ -1,4 +1,8 @@
-"""Results of a pass: immutable, in float64, with named axes."""
+"""Mean and covariance of attention outputs, and their distance from a limit, for all sizes at once.
+
+One pass streams the keys past every block of queries and takes the moments of the outputs whenever
+a size is complete.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +10,44 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.validation import Array
-from esscher.engine.attention.arguments import Inputs, as_inputs, as_options, for_the_kernel
+from esscher.core.validation import Array, as_nonnegative, as_positive, as_sizes
 from esscher.engine.attention.arrays import (
     AnyArray,
     Workers,
+    Workspace,
     cast,
+    full,
     library,
     numbers,
     on_host,
-    working,
-    zeros,
+    quiet,
+    type_name,
 )
-from esscher.engine.attention.blocks import BlockPlan, PassOptions, RawHead, ReadyHead, make_ready
-from esscher.engine.attention.compiled.stream import CompiledReceived, CompiledStream
-from esscher.engine.attention.stream import RANGES, BlockSums, Normaliser, Received, Stream
+from esscher.engine.attention.blocks import (
+    BlockPlan,
+    Head,
+    PassOptions,
+    block_plans,
+    make_ready,
+)
+from esscher.engine.attention.compiled.kernel import Kernel, kernel_for
+from esscher.engine.attention.compiled.stream import CompiledStream
+from esscher.engine.attention.stream import RANGES, Fold, Stream
 
-#: Levels of the quantiles by which per-query numbers are summarised.
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+#: Standard deviations of a query's logits that are taken for their range.
+SPREAD = 6.5
+#: Bits by which a logit must pass the limit before a pass is called in vain: those of rounding.
+SURELY = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class QuerySummary:
-    """A number per query, summarised over the queries of each size.
-
-    Attributes
-    ----------
-    mean
-        Axes [heads..., scale, size].
-    quantiles
-        Axes [heads..., scale, size, level], at ``levels``.
-    values
-        Axes [heads..., scale, size, query], ``nan`` for a query that a size or a mask leaves out;
-        ``None`` unless asked for.
-    """
-
-    levels: tuple[float, ...]
-    mean: Array
-    quantiles: Array
-    values: Array | None = None
-
-    @property
-    def median(self) -> Array:
-        """Axes [heads..., scale, size]."""
-        middle: Array = self.quantiles[..., self.levels.index(0.5)]
-        return middle
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +66,6 @@ class AttentionStatistics:
     map_square
         Mean over the queries of the squared distance between output and limit, axes
         [heads..., scale, size]; ``None`` without a limit.
-    received_sizes, received
-        Received attention (column sums), axes [heads..., scale, received size, key]: 0 for a masked
-        key, ``nan`` for a key beyond the size. ``None`` unless asked for.
-    participation
-        ``1 / sum_j p_j^2`` of each query, the number of keys it effectively attends.
-    largest
-        The largest weight of each query.
     dtype
         Precision of the arithmetic inside a block; sums over blocks and queries are float64.
     """
@@ -92,184 +76,7 @@ class AttentionStatistics:
     mean: Array
     covariance: Array
     map_square: Array | None
-    received_sizes: tuple[int, ...]
-    received: Array | None
-    participation: QuerySummary | None
-    largest: QuerySummary | None
     dtype: str
-
-    @property
-    def head_shape(self) -> tuple[int, ...]:
-        """Shape of the leading axes."""
-        return self.query_counts.shape[:-1]
-
-    @property
-    def map_rms(self) -> Array:
-        """Root of ``map_square``."""
-        if self.map_square is None:
-            raise InputError("no map error: pass limit= to attention_statistics")
-        root: Array = np.sqrt(self.map_square)
-        return root
-
-    def __repr__(self) -> str:
-        present = [
-            name
-            for name in ("map_square", "received", "participation", "largest")
-            if getattr(self, name) is not None
-        ]
-        return (
-            f"AttentionStatistics(heads={self.head_shape}, scales={self.scales}, "
-            f"sizes={self.sizes}, value_dim={self.mean.shape[-1]}, dtype={self.dtype}, "
-            f"with mean, covariance{''.join(f', {name}' for name in present)})"
-        )
-
-
-def summarise(values: Array, *, keep: bool) -> QuerySummary:
-    """Summarise [..., query] numbers, of which some are ``nan`` because a size leaves them out."""
-    quantiles = np.moveaxis(np.nanquantile(values, LEVELS, axis=-1), 0, -1)
-    return QuerySummary(LEVELS, np.nanmean(values, axis=-1), quantiles, values if keep else None)
-
-
-# The kernel: one block of queries, streamed past all keys.
-#
-# Received attention, the column sums of the attention matrix, takes a second pass. The weight of a
-# key depends on the sum over all keys, which is known only at the end; so the keys are streamed
-# past the block again, with the sums known. That costs the logits and the exponentials again, not
-# the product with the values: about half a pass, however many sizes ask for it. Per size and query,
-# one factor takes the weights of one normaliser to another.
-
-#: Standard deviations of a query's logits that are taken for their range.
-SPREAD = 6.5
-#: Bits by which a logit must pass the limit before a pass is called in vain: those of rounding.
-SURELY = 1.0
-
-
-def block_sums(head: ReadyHead, plan: BlockPlan, options: PassOptions) -> BlockSums:
-    """Stream the keys past one block of queries."""
-    stream: Callable[..., Stream]
-    if options.kernel is None:
-        # Imported here: with the compiled kernel nobody waits for the import of torch.
-        from esscher.engine.attention.torch_stream import TorchStream, block_tilts
-
-        tilts = block_tilts(head, plan.rows, options)
-        longest = math.sqrt(float(tilts.square().sum(0).max()))  # vector_norm is 10x slower
-        stream = partial(TorchStream, head, plan, options, tilts)
-    else:
-        packed, longest = options.kernel.pack_queries(
-            head.q[plan.rows], options.bits, options.workspace
-        )
-        stream = partial(CompiledStream, head, plan, options, packed)
-    if _stays_within(_plain_range(options), head, plan, options, longest):
-        sums = stream(shifted=False).run()
-        if sums is not None:
-            return sums
-    shifted = stream(shifted=True).run()
-    assert shifted is not None  # only a stream without a shift gives up
-    return shifted
-
-
-def _plain_range(options: PassOptions) -> float:
-    limits = RANGES[options.dtype]
-    return limits.plain_squares if options.participation else limits.plain
-
-
-def _stays_within(
-    bits: float, head: ReadyHead, plan: BlockPlan, options: PassOptions, longest: float
-) -> bool:
-    """Tell if logits stay that small: surely (Cauchy-Schwarz), or judging by the keys' spread."""
-    bound = longest * head.longest_key
-    if bound <= bits:
-        return True
-    if not bound < np.finfo(options.dtype).max / 1e4:
-        raise InputError(
-            f"logits may be as large as {bound:.3g} powers of two, too large for {options.dtype}; "
-            "divide q by a constant or pass dtype=torch.float64"
-        )
-    tilts = cast(head.q[plan.rows], options.dtype) * options.bits
-    variance = float(((tilts @ head.key_covariance) * tilts).sum(1).max())
-    if SPREAD * math.sqrt(max(variance, 0.0)) > bits:
-        return False
-    return _own_logit(head, plan, options) <= RANGES[options.dtype].largest + SURELY
-
-
-def _own_logit(head: ReadyHead, plan: BlockPlan, options: PassOptions) -> float:
-    """Largest logit of a query at the key of its own token, of those that are asked.
-
-    A token often has its largest logit there, far beyond the spread of the others. Where this alone
-    is more than a sum may be, the pass without a shift would be in vain.
-    """
-    if options.separate:
-        return -math.inf
-    at = head.query_positions[plan.rows][: plan.counts[-1]]
-    places = np.minimum(np.searchsorted(head.key_positions, at), len(head.key_positions) - 1)
-    own = head.key_positions[places] == at
-    if not own.any():
-        return -math.inf
-    rows = plan.rows.start + np.flatnonzero(own)
-    q, k = head.q[numbers(head.q, rows, "int64")], head.k[numbers(head.k, places[own], "int64")]
-    logits = (cast(q, "float64") * cast(k - head.key_centre, "float64")).sum(1)
-    return float(logits.max()) * options.bits
-
-
-def received_by_keys(
-    head: ReadyHead,
-    plan: BlockPlan,
-    options: PassOptions,
-    normalisers: dict[int, Normaliser],
-) -> AnyArray:
-    """Attention that one block of queries gives to every key, [scale, received size, key].
-
-    Parameters
-    ----------
-    head, plan, options
-        As in the pass.
-    normalisers
-        By size, from the pass; sizes without a query of this block are absent.
-    """
-    shape = len(options.relative), len(options.received), len(head.key_positions)
-    given = zeros(head.q, *shape, dtype="float64")
-    present = [size for size in options.received if size in normalisers]
-    if not present:
-        return given
-    if options.kernel is None:
-        from esscher.engine.attention.torch_stream import TorchReceived
-
-        again: Received = TorchReceived(head, plan, options)
-    else:
-        again = CompiledReceived(head, plan, options)
-    ends = {size: step.stop for step in plan.steps for size in step.sizes}
-    for start, stop in pairwise(sorted({0, *(ends[size] for size in present)})):
-        later = [size for size in present if ends[size] >= stop]
-        # a shift that these keys were weighed with, or a higher one: no weight overflows, and the
-        # factors to larger sizes are at most 1
-        base = normalisers[later[0]]
-        factors = _factors(base, later, normalisers, plan, options)
-        lowered = base.lowered if base.shifted else None
-        columns = [options.received.index(size) for size in later]
-        given[:, columns, start:stop] = again.give(start, stop, lowered, factors)
-    return given
-
-
-def _factors(
-    base: Normaliser,
-    sizes: list[int],
-    normalisers: dict[int, Normaliser],
-    plan: BlockPlan,
-    options: PassOptions,
-) -> AnyArray:
-    """Factors that turn weights shifted as at ``base`` into attention, [scale, query, size]."""
-    relative = numbers(base.total, options.relative, "float64")[:, None]
-    lowered, of = cast(base.lowered, "float64"), library(base.total)
-    factors = []
-    for size in sizes:
-        at = normalisers[size]
-        factor = of.exp2(relative * (cast(at.lowered, "float64") - lowered)) / at.total
-        factor[:, plan.counts[size] :] = 0.0
-        factors.append(factor)
-    return cast(of.stack(factors, -1), options.dtype)
-
-
-# The entry point: heads and blocks of queries go through the kernel, sums come together here.
 
 
 def attention_statistics(
@@ -282,14 +89,8 @@ def attention_statistics(
     queries: str = "tokens",
     factor: float | None = None,
     limit: AnyArray | None = None,
-    causal: bool = False,
-    key_mask: AnyArray | None = None,
     query_mask: AnyArray | None = None,
-    received_sizes: Sequence[int] = (),
-    weights: Sequence[str] = (),
-    per_query: bool = False,
     dtype: object = "float32",
-    block: tuple[int, int] | None = None,
 ) -> AttentionStatistics:
     """Statistics of softmax attention over the first n tokens, for all n at once.
 
@@ -314,213 +115,265 @@ def attention_statistics(
     limit
         Output in the limit at each query, of the outputs' shape, or one such per scale along a new
         first axis; gives the map error.
-    causal
-        A query attends its own and earlier positions only.
-    key_mask, query_mask
-        Bool, broadcast to the axes of ``k`` and ``q`` without the last: True for keys that may be
-        attended, for queries that count. A query left with nothing to attend is an error.
-    received_sizes
-        Sizes at which received attention (column sums) is wanted; costs half a pass in all.
-    weights
-        Any of ``"participation"`` and ``"largest"``: per-query numbers, summarised. Each costs
-        about a seventh of a pass.
-    per_query
-        Also return those numbers themselves.
+    query_mask
+        Bool, [query]: True for queries that count.
     dtype
         Arithmetic inside a block, float32 or float64, by name or as PyTorch's type. In float32 a
         logit of size L is known to about ``1e-7 L``, hence its weight to that relative accuracy.
-    block
-        (queries, keys) held at a time; chosen for the device unless given.
     """
-    if queries not in ("tokens", "separate"):
-        raise InputError(f"queries is {queries!r}; it must be 'tokens' or 'separate'")
-    separate = queries == "separate"
-    q, k, v, limit, key_mask, query_mask = for_the_kernel(
-        dtype, q, k, v, limit, key_mask, query_mask
-    )
-    inputs = as_inputs(
-        q,
-        k,
-        v,
-        limit=limit,
-        key_mask=key_mask,
-        query_mask=query_mask,
-        scale_count=len(scales),
-        separate=separate,
-    )
-    options, alphas, order = as_options(
-        inputs,
-        sizes=sizes,
-        scales=scales,
-        factor=factor,
-        separate=separate,
-        causal=causal,
-        received_sizes=received_sizes,
-        weights=weights,
-        dtype=dtype,
-        block=block,
-    )
-    with Workers(k) as workers:
-        blocks = _blocks(inputs, options, order, workers)
-        parts = workers.map(lambda block: _work(block, options), blocks)
-        results = [
-            _gather(head, head_parts, inputs, options, keep=per_query)
-            for head, head_parts in groupby(parts, key=lambda part: part.head)
-        ]
-    return _assemble(results, inputs.head_shape, options, alphas, order)
+    if isinstance(q, np.ndarray) and kernel_for("cpu", dtype) is None:
+        import torch
 
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """One block of queries and what came of it, as arrays on the CPU."""
-
-    head: ReadyHead
-    plan: BlockPlan
-    first: Array
-    second: Array
-    square: Array
-    participation: Array | None
-    largest: Array | None
-    received: Array | None
-
-
-@dataclass(frozen=True, eq=False)
-class _HeadResult:
-    """The statistics of one head, scales in the order of the pass."""
-
-    counts: NDArray[np.int64]
-    mean: Array
-    covariance: Array
-    map_square: Array | None
-    received: Array | None
-    participation: QuerySummary | None
-    largest: QuerySummary | None
-
-
-def _blocks(
-    inputs: Inputs, options: PassOptions, order: Sequence[int], workers: Workers
-) -> Iterator[tuple[ReadyHead, BlockPlan]]:
-    # Heads are made ready in a worker too: torch's own threads would go on spinning for a while
-    # after their work and take the time of the workers.
-    for raw in inputs.heads(order):
-        head = workers.call(partial(_ready, options=options), raw)
-        for plan in head.plans(options):
-            yield head, plan
-
-
-def _ready(raw: RawHead, options: PassOptions) -> ReadyHead:
-    with working(raw.q):
-        return make_ready(raw, options)
-
-
-def _work(block: tuple[ReadyHead, BlockPlan], options: PassOptions) -> _Part:
-    head, plan = block
-    received = None
-    with working(head.q):
-        sums = block_sums(head, plan, options)
-        if options.received:
-            received = received_by_keys(head, plan, options, sums.normalisers)
-    return _Part(
-        head=head,
-        plan=plan,
-        first=on_host(sums.first),
-        second=on_host(sums.second),
-        square=on_host(sums.square),
-        participation=None if sums.participation is None else on_host(sums.participation),
-        largest=None if sums.largest is None else on_host(sums.largest),
-        received=None if received is None else on_host(received),
-    )
-
-
-def _gather(
-    head: ReadyHead, parts: Iterator[_Part], inputs: Inputs, options: PassOptions, *, keep: bool
-) -> _HeadResult:
-    """Add up the blocks of one head, always in the same order."""
-    scales, sizes, d = len(options.relative), len(options.sizes), len(head.centre)
-    first, second = np.zeros((scales, sizes, d)), np.zeros((scales, sizes, d, d))
-    square = np.zeros((scales, sizes))
-    counts = np.zeros(sizes, dtype=np.int64)
-    per_query = (scales, sizes, inputs.q.shape[-2])
-    participation = np.full(per_query, np.nan) if options.participation else None
-    largest = np.full(per_query, np.nan) if options.largest else None
-    received = np.zeros((scales, len(options.received), len(head.key_positions)))
-    for part in parts:
-        first += part.first
-        second += part.second
-        square += part.square
-        counts += part.plan.counts
-        at = head.query_positions[part.plan.rows]
-        if participation is not None and part.participation is not None:
-            participation[..., at] = part.participation
-        if largest is not None and part.largest is not None:
-            largest[..., at] = part.largest
-        if part.received is not None:
-            received += part.received
-    mean = first / counts[:, None]
-    second /= counts[:, None, None]
-    return _HeadResult(
-        counts=counts,
-        mean=mean + on_host(cast(head.centre, "float64")),
-        covariance=second - mean[..., :, None] * mean[..., None, :],
-        map_square=None if head.limit is None else square / counts,
-        received=_at_positions(received, head, inputs, options) if options.received else None,
-        participation=None if participation is None else summarise(participation, keep=keep),
-        largest=None if largest is None else summarise(largest, keep=keep),
-    )
-
-
-def _at_positions(received: Array, head: ReadyHead, inputs: Inputs, options: PassOptions) -> Array:
-    """Received attention by position: 0 for masked keys, ``nan`` beyond the size."""
-    placed = np.zeros((*received.shape[:-1], inputs.k.shape[-2]))
-    placed[..., head.key_positions] = received
-    for r, j in enumerate(options.received):
-        placed[:, r, options.sizes[j] :] = np.nan
-    return placed
-
-
-def _assemble(
-    results: Sequence[_HeadResult],
-    head_shape: tuple[int, ...],
-    options: PassOptions,
-    alphas: tuple[float, ...],
-    order: Sequence[int],
-) -> AttentionStatistics:
-    """Put the heads together and the scales back into the caller's order."""
-    back = np.argsort(order)
-
-    def stacked(arrays: Sequence[Array | None]) -> Array | None:
-        if any(array is None for array in arrays):
-            return None
-        joined = np.stack([np.asarray(array)[back] for array in arrays])
-        return joined.reshape(*head_shape, *joined.shape[1:])
-
-    def needed(arrays: Sequence[Array]) -> Array:
-        array = stacked(arrays)
-        assert array is not None
-        return array
-
-    def summary(summaries: Sequence[QuerySummary | None]) -> QuerySummary | None:
-        present = [s for s in summaries if s is not None]
-        if not present:
-            return None
-        return QuerySummary(
-            present[0].levels,
-            needed([s.mean for s in present]),
-            needed([s.quantiles for s in present]),
-            stacked([s.values for s in present]),
+        q, k, v, limit, query_mask = (
+            None if x is None else torch.from_numpy(x if x.flags.writeable else x.copy())
+            for x in (q, k, v, limit, query_mask)
         )
+    options = pass_options(
+        q, k, v, sizes=sizes, scales=scales, queries=queries, factor=factor, dtype=dtype
+    )
+    shape = tuple(q.shape[:-2])
+    if limit is not None:
+        of_scale = (*q.shape[:-1], v.shape[-1])
+        if tuple(limit.shape) not in (of_scale, (len(scales), *of_scale)):
+            raise InputError(
+                f"limit has shape {tuple(limit.shape)}; it must be {of_scale}, or {len(scales)} of "
+                "those (one per scale) along a first axis"
+            )
+        limit = limit.reshape(-1, math.prod(shape), *of_scale[-2:])
+    q, k, v = (x.reshape(-1, *x.shape[-2:]) for x in (q, k, v))
 
-    counts = np.stack([result.counts for result in results])
+    def moments(i: int, head: Head, plan: BlockPlan) -> list[Array]:
+        return [on_host(x) for x in block_moments(head, plan, options)]
+
+    parts = over_blocks(q, k, v, options, moments, limit=limit, query_mask=query_mask)
+    scale_count, d = len(scales), v.shape[-1]
+    mean = np.empty((len(q), scale_count, len(options.sizes), d))
+    covariance = np.empty((*mean.shape, d))
+    map_square = None if limit is None else np.empty(mean.shape[:3])
+    query_counts = np.zeros((len(q), len(options.sizes)), dtype=np.int64)
+    order = list(options.order)
+    for i, of_head in groupby(parts, key=lambda part: part[0]):
+        first, second, square = (np.zeros(x.shape[1:]) for x in (mean, covariance, mean[..., 0]))
+        for _, head, plan, sums in of_head:  # always in the same order
+            first += sums[0]
+            second += sums[1]
+            square += sums[2]
+            query_counts[i] += plan.counts
+            centre = on_host(cast(head.centre, "float64"))
+        # relative to the centre, and scales in the order of the pass
+        first /= query_counts[i][:, None]
+        second /= query_counts[i][:, None, None]
+        mean[i, order] = first + centre
+        covariance[i, order] = second - first[..., :, None] * first[..., None, :]
+        if map_square is not None:
+            map_square[i, order] = square / query_counts[i]
     return AttentionStatistics(
         sizes=options.sizes,
-        scales=alphas,
-        query_counts=counts.reshape(*head_shape, -1),
-        mean=needed([result.mean for result in results]),
-        covariance=needed([result.covariance for result in results]),
-        map_square=stacked([result.map_square for result in results]),
-        received_sizes=tuple(options.sizes[j] for j in options.received),
-        received=stacked([result.received for result in results]),
-        participation=summary([result.participation for result in results]),
-        largest=summary([result.largest for result in results]),
+        scales=tuple(map(float, scales)),
+        query_counts=query_counts.reshape(*shape, -1),
+        mean=mean.reshape(*shape, *mean.shape[1:]),
+        covariance=covariance.reshape(*shape, *covariance.shape[1:]),
+        map_square=None
+        if map_square is None
+        else map_square.reshape(*shape, *map_square.shape[1:]),
         dtype=options.dtype,
     )
+
+
+def pass_options(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    *,
+    sizes: Sequence[int],
+    scales: Sequence[float] = (1.0,),
+    queries: str = "tokens",
+    factor: float | None = None,
+    dtype: object = "float32",
+    squares: bool = False,
+) -> PassOptions:
+    """Check that arrays and options belong together; see :func:`attention_statistics`."""
+    for name, array in (("k", k), ("v", v)):
+        both_numpy = isinstance(q, np.ndarray) and isinstance(array, np.ndarray)
+        if not both_numpy and getattr(array, "device", None) != getattr(q, "device", None):
+            raise InputError(f"{name} is not an array of the library and the device of q")
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if min(q.ndim, k.ndim, v.ndim) < 2 or not q.ndim == k.ndim == v.ndim:
+        raise InputError(f"q, k and v must have the same number of axes, at least 2; got {shapes}")
+    if min(map(math.prod, (q.shape, k.shape, v.shape))) == 0:
+        raise InputError(f"q, k and v must not be empty; got {shapes}")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise InputError(f"k and v must agree in all axes but the last; got {shapes}")
+    if q.shape[-1] != k.shape[-1]:
+        raise InputError(f"q and k must have the same last axis; got {shapes}")
+    if q.ndim > 2 and (q.shape[:-3] != k.shape[:-3] or q.shape[-3] % k.shape[-3]):
+        raise InputError(
+            "leading axes must agree, and query heads be a multiple of key heads "
+            f"(third axis from the end); got {shapes}"
+        )
+    if queries not in ("tokens", "separate"):
+        raise InputError(f"queries is {queries!r}; it must be 'tokens' or 'separate'")
+    if queries == "tokens" and q.shape[-2] != k.shape[-2]:
+        raise InputError(
+            f"with queries='tokens' there must be as many queries as keys; got {shapes}; "
+            "for other queries pass queries='separate'"
+        )
+    tokens, key_dim = k.shape[-2:]
+    n = tuple(int(size) for size in as_sizes(list(sizes), smallest=1))
+    if n[-1] > tokens:
+        raise InputError(f"sizes contains n = {n[-1]}, but there are only {tokens} keys")
+    alphas = [as_nonnegative(alpha, f"scales[{i}]") for i, alpha in enumerate(scales)]
+    if not alphas:
+        raise InputError("scales is empty; pass at least one, such as 1.0")
+    factor = key_dim**-0.5 if factor is None else as_positive(factor, "factor")
+    kind = type_name(dtype)
+    if kind not in RANGES:
+        raise InputError(f"dtype is {dtype}; it must be {' or '.join(RANGES)}")
+    device = "cpu" if isinstance(k, np.ndarray) else k.device
+    kernel = kernel_for(device, kind)
+    top = max(alphas) or 1.0
+    order = tuple(sorted(range(len(alphas)), key=lambda s: alphas[s]))
+    return PassOptions(
+        sizes=n,
+        order=order,
+        relative=tuple(alphas[s] / top for s in order),
+        bits=top * factor * math.log2(math.e),
+        block=block_shape(device, kind, kernel),
+        dtype=kind,
+        separate=queries == "separate",
+        squares=squares,
+        kernel=kernel,
+        workspace=Workspace(),
+    )
+
+
+def over_blocks(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    options: PassOptions,
+    work: Callable[[int, Head, BlockPlan], R],
+    *,
+    limit: AnyArray | None = None,
+    query_mask: AnyArray | None = None,
+) -> Iterator[tuple[int, Head, BlockPlan, R]]:
+    """Do some work for every block of queries of every head, [head, token, d], in their order."""
+    group = len(q) // len(k)
+
+    def ready(i: int) -> Head:
+        with quiet(q):
+            of_head = None if limit is None else limit[:, i]
+            return make_ready(q[i], k[i // group], v[i // group], of_head, query_mask, options)
+
+    def blocks() -> Iterator[tuple[int, Head, BlockPlan]]:
+        for i in range(len(q)):
+            # in a worker, too: torch's own threads would go on spinning for a while after their
+            # work and take the time of the workers
+            for head in workers.map(ready, [i]):
+                for plan in block_plans(head, options):
+                    yield i, head, plan
+
+    def done(block: tuple[int, Head, BlockPlan]) -> tuple[int, Head, BlockPlan, R]:
+        with quiet(q):
+            return *block, work(*block)
+
+    with Workers(q) as workers:
+        yield from workers.map(done, blocks())
+
+
+def block_shape(device: object, dtype: str, kernel: Kernel | None) -> tuple[int, int]:
+    """Queries and keys of a block that stays in the caches of a core, or of one that fills a GPU.
+
+    It must not depend on the number of threads: results would then depend on it too.
+    """
+    if str(device).partition(":")[0] != "cpu":
+        return 4096, 4096
+    if kernel is not None:
+        return 1008, 252
+    return (768, 384) if dtype == "float32" else (512, 256)
+
+
+def block_moments(
+    head: Head, plan: BlockPlan, options: PassOptions
+) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Sums over the queries of one block, relative to the centre of the values.
+
+    Of the outputs, [scale, size, d_v]; of their products, [scale, size, d_v, d_v]; and of their
+    squared distances from the limit, [scale, size].
+    """
+    shape = len(options.relative), len(options.sizes)
+    d = len(head.centre)
+    first, second, square = (
+        full(head.q, *shape, *axes, value=0.0, dtype="float64") for axes in ((d,), (d, d), ())
+    )
+
+    def fold(size: int, outputs: AnyArray, sums: AnyArray) -> None:
+        of = library(outputs)
+        first[:, size] = sums
+        of.matmul(outputs, outputs.swapaxes(1, 2), out=second[:, size])
+        if head.limit is None:
+            return
+        limit = cast(head.limit[:, plan.rows][:, : outputs.shape[2]], "float64")
+        exact = (limit - cast(head.centre, "float64")).swapaxes(1, 2)
+        error = options.workspace.empty("error", head.q, *outputs.shape, dtype="float64")
+        of.subtract(outputs, exact, out=error)
+        if isinstance(error, np.ndarray):
+            square[:, size] = np.square(error, out=error).reshape(len(error), -1).sum(axis=1)
+        else:
+            square[:, size] = of.linalg.vector_norm(error, dim=(1, 2)).square()
+
+    stream_block(head, plan, options, fold)
+    return first, second, square
+
+
+def stream_block(head: Head, plan: BlockPlan, options: PassOptions, fold: Fold) -> Stream:
+    """Stream the keys past one block of queries; return the stream at its end.
+
+    ``fold`` is called at every size, and once more where a pass without a shift has to be repeated.
+    """
+    make: Callable[..., Stream]
+    if options.kernel is None:
+        # Imported here: with the compiled kernel nobody waits for the import of torch.
+        from esscher.engine.attention.torch_stream import TorchStream, block_tilts
+
+        tilts = block_tilts(head, plan.rows, options)
+        longest = math.sqrt(float(tilts.square().sum(0).max()))  # vector_norm is 10x slower
+        make = partial(TorchStream, head, plan, options, tilts)
+    else:
+        tilts, longest = options.kernel.pack_queries(
+            head.q[plan.rows], options.bits, options.workspace
+        )
+        make = partial(CompiledStream, head, plan, options, tilts)
+    if needs_no_shift(head, plan, options, longest):
+        stream = make(shifted=False)
+        if stream.run(fold):
+            return stream
+    stream = make(shifted=True)
+    stream.run(fold)
+    return stream
+
+
+def needs_no_shift(head: Head, plan: BlockPlan, options: PassOptions, longest: float) -> bool:
+    """Tell if logits are small enough: surely (Cauchy-Schwarz), or judging by the keys' spread."""
+    limits = RANGES[options.dtype]
+    bits = limits.plain_squares if options.squares else limits.plain
+    bound = longest * head.longest_key
+    if bound <= bits:
+        return True
+    if not bound < np.finfo(options.dtype).max / 1e4:
+        raise InputError(
+            f"logits may be as large as {bound:.3g} powers of two, too large for {options.dtype}; "
+            "divide q by a constant or pass dtype='float64'"
+        )
+    q = head.q[plan.rows]
+    tilts = cast(q, options.dtype) * options.bits
+    variance = float(((tilts @ head.key_covariance) * tilts).sum(1).max())
+    if SPREAD * math.sqrt(max(variance, 0.0)) > bits:
+        return False
+    if options.separate:
+        return True
+    # A token often has its largest logit at its own key, far beyond the spread of the others. Where
+    # this alone is more than a sum may be, the pass without a shift would be in vain.
+    k = head.k[numbers(head.k, head.positions[plan.rows], "int64")]
+    logits = (cast(q, "float64") * cast(k - head.key_centre, "float64")).sum(1)
+    return float(logits.max()) * options.bits <= limits.largest + SURELY

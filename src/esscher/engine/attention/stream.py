@@ -1,4 +1,4 @@
-"""One block of queries streamed past all keys, outputs folded in at every size.
+"""One block of queries streamed past all keys, the outputs handed over at every size.
 
 Logits of a block of keys are computed transposed (keys x queries), in powers of two. A query's
 weights are ``2^(logit - shift)``. The shift is
@@ -13,23 +13,12 @@ How a block of keys is weighed and summed is left to subclasses.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
-from esscher.engine.attention.arrays import (
-    AnyArray,
-    cast,
-    copied,
-    full,
-    library,
-    numbers,
-    sum_of_squares,
-    zeros,
-)
-from esscher.engine.attention.blocks import BlockPlan, PassOptions, ReadyHead, Step
+from esscher.engine.attention.arrays import AnyArray, full, numbers
+from esscher.engine.attention.blocks import BlockPlan, Head, PassOptions, Step
 
 
 class Range(NamedTuple):
@@ -48,150 +37,69 @@ RANGES = {
     "float64": Range(300.0, -400.0, 700.0, 400.0, -300.0, 900.0),
 }
 
-
-@dataclass(frozen=True, eq=False)
-class Normaliser:
-    """Minus the shift (queries) and sum of weights (scales, queries) when a size was passed."""
-
-    lowered: AnyArray
-    total: AnyArray
-    shifted: bool
-
-
-@dataclass(frozen=True, eq=False)
-class BlockSums:
-    """Sums over the queries of one block, axes [scale, size, ...], relative to the centre.
-
-    ``outputs`` are those of the first scale by size, [query, d_v], where they are kept; there are
-    no moments then.
-    """
-
-    first: AnyArray
-    second: AnyArray
-    square: AnyArray
-    participation: AnyArray | None
-    largest: AnyArray | None
-    normalisers: dict[int, Normaliser]
-    outputs: dict[int, AnyArray]
+#: Takes the place of a size, the outputs of the block's queries there less the centre of the
+#: values, [scale, d_v, query] in float64, and their sums over the queries. They are valid until
+#: the next keys are weighed.
+Fold = Callable[[int, AnyArray, AnyArray], None]
 
 
 class Stream(ABC):
     """The state of one block of queries on its way along the keys.
 
     A subclass adds to ``total``, ``[scale, row, query]``, whose last row is the sum of weights, and
-    keeps ``squares`` (sums of squared weights) and ``peak`` (largest shifted logit) up to date
-    where they are asked for. It may give all three more queries than the block has.
+    to ``squares``, sums of squared weights, if the options say so. It may give both more queries
+    than the block has.
     """
 
     def __init__(
-        self,
-        head: ReadyHead,
-        plan: BlockPlan,
-        options: PassOptions,
-        *,
-        queries: int,
-        shifted: bool,
+        self, head: Head, plan: BlockPlan, options: PassOptions, *, queries: int, shifted: bool
     ) -> None:
         self.head, self.plan, self.options = head, plan, options
         self.shifted = shifted
         self.limits = RANGES[options.dtype]
-        scales, sizes, d = len(options.relative), len(options.sizes), len(head.centre)
-        wide = partial(zeros, head.q, dtype="float64")
-        self.total = self.working("total", scales, d + 1, queries, dtype="float64")
+        scales = len(options.relative)
+        self.total = self.working("total", scales, len(head.centre) + 1, queries, dtype="float64")
         self.total[...] = 0.0
-        self.squares = wide(scales, queries)
-        self.peak = full(head.q, queries, value=-math.inf, dtype=options.dtype)
+        self.squares = full(head.q, scales, queries, value=0.0, dtype="float64")
         self.relative = numbers(head.q, options.relative, "float64")
-        per_query = (scales, sizes, plan.rows.stop - plan.rows.start)
-        self.sums = BlockSums(
-            first=wide(scales, sizes, d),
-            second=wide(scales, sizes, d, d),
-            square=wide(scales, sizes),
-            participation=wide(*per_query) * math.nan if options.participation else None,
-            largest=wide(*per_query) * math.nan if options.largest else None,
-            normalisers={},
-            outputs={},
-        )
 
     def working(self, name: str, *shape: int, dtype: str | None = None) -> AnyArray:
         """An array of the thread's workspace, of the type of the arithmetic unless told."""
         workspace, like = self.options.workspace, self.head.q
         return workspace.empty(name, like, *shape, dtype=dtype or self.options.dtype)
 
+    def run(self, fold: Fold) -> bool:
+        """Weigh all keys, and hand over the outputs; False where a shift would have been needed."""
+        for step in self.plan.steps:
+            self.weigh(step)
+            if step.size is not None:
+                outputs, sums, sound = self.outputs(self.plan.counts[step.size])
+                if not (self.shifted or sound):
+                    return False
+                fold(step.size, outputs, sums)
+        return True
+
+    def participation(self) -> AnyArray:
+        """``1 / sum_j p_j^2`` over all keys of each query of the block, [scale, query]."""
+        count = self.plan.counts[-1]
+        total = self.total[:, -1, :count]
+        return total * total / self.squares[:, :count]
+
     @abstractmethod
     def weigh(self, step: Step) -> None:
         """Weigh a block of keys; if it completes a size, all weighed so far is in ``total``."""
 
     @abstractmethod
-    def lowered(self) -> AnyArray:
-        """Minus the shift of every query, a copy."""
-
-    @abstractmethod
     def outputs(self, count: int) -> tuple[AnyArray, AnyArray, bool]:
-        """Outputs of the first ``count`` queries [scale, row, query], and their sums over queries.
+        """Outputs of the first ``count`` queries, and their sums, as for :data:`Fold`.
 
         Also whether all is finite, and all sums of weights in the range of unshifted ones.
         """
 
-    def run(self) -> BlockSums | None:
-        """All keys; ``None`` if a shift would have been needed."""
-        for step in self.plan.steps:
-            self.weigh(step)
-            for size in step.sizes:
-                if not self._fold(size):
-                    return None
-        return self.sums
+    @abstractmethod
+    def received(self) -> AnyArray:
+        """Attention that all keys receive from the block's queries at the one scale, [key].
 
-    def _fold(self, size: int) -> bool:
-        """Add the outputs at one size to its sums; return whether they can be trusted."""
-        count = self.plan.counts[size]
-        outputs, first, sound = self.outputs(count)
-        if not self.shifted and not sound:
-            return False
-        sums, of = self.sums, library(outputs)
-        if self.options.outputs:
-            whole = outputs[0].swapaxes(0, 1) + self.head.centre
-            sums.outputs[size] = cast(whole, "float32")
-        else:
-            self._add_moments(size, count, outputs, first)
-        total = self.total[:, -1]
-        if sums.participation is not None:
-            weights, squares = total[:, :count], self.squares[:, :count]
-            sums.participation[:, size, :count] = weights * weights / squares
-        if sums.largest is not None:
-            peak = of.exp2(self.relative[:, None] * cast(self.peak[:count], "float64"))
-            sums.largest[:, size, :count] = peak / total[:, :count]
-        if size in self.options.received:
-            queries = self.plan.rows.stop - self.plan.rows.start
-            normaliser = Normaliser(self.lowered(), copied(total[:, :queries]), self.shifted)
-            sums.normalisers[size] = normaliser
-        return True
-
-    def _add_moments(self, size: int, count: int, outputs: AnyArray, first: AnyArray) -> None:
-        """Moments of the outputs at one size, and their distance from the limit."""
-        sums, of = self.sums, library(outputs)
-        sums.first[:, size] = first
-        of.matmul(outputs, outputs.swapaxes(1, 2), out=sums.second[:, size])
-        if self.head.limit is not None:
-            limit = cast(self.head.limit[:, self.plan.rows][:, :count], "float64")
-            error = self.working("error", *outputs.shape, dtype="float64")
-            exact = (limit - cast(self.head.centre, "float64")).swapaxes(1, 2)
-            of.subtract(outputs, exact, out=error)
-            sums.square[:, size] = sum_of_squares(error)
-
-
-class Received(Protocol):
-    """One block of queries, asked again what it gives to keys."""
-
-    def give(self, start: int, stop: int, lowered: AnyArray | None, factors: AnyArray) -> AnyArray:
-        """Attention that keys ``start`` to ``stop`` receive, [scale, size, key].
-
-        Parameters
-        ----------
-        start, stop
-            Of the keys; steps of the plan end there.
-        lowered
-            Minus the shift of every query; ``None`` for no shift.
-        factors
-            [scale, query, size] of a weight that is so shifted.
+        The weight of a key depends on the sum over all keys, which is known only at the end: so the
+        keys are streamed past the block again, which costs the logits and the exponentials.
         """

@@ -6,29 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from esscher.engine.attention.blocks import BlockPlan, PassOptions, ReadyHead, Step
-from esscher.engine.attention.stream import RANGES, Stream
-
-#: Types of the arithmetic.
-_TYPES = {"float32": torch.float32, "float64": torch.float64}
+from esscher.engine.attention.arrays import dtype_of
+from esscher.engine.attention.blocks import BlockPlan, Head, PassOptions, Step
+from esscher.engine.attention.stream import Stream
 
 
-def block_tilts(head: ReadyHead, rows: slice, options: PassOptions) -> Tensor:
+def block_tilts(head: Head, rows: slice, options: PassOptions) -> Tensor:
     """Tilts of a block in bits, transposed, above a row of zeros that can hold minus the shift."""
     q = head.q[rows]
-    kind = _TYPES[options.dtype]
+    kind = dtype_of(q, options.dtype)
     tilts = torch.zeros(q.shape[1] + 1, len(q), dtype=kind, device=q.device)
-    wide = torch.promote_types(q.dtype, kind)
-    torch.mul(q.T.to(wide), options.bits, out=tilts[:-1])
+    torch.mul(q.T.to(torch.promote_types(q.dtype, kind)), options.bits, out=tilts[:-1])
     return tilts
-
-
-def hidden_keys(head: ReadyHead, plan: BlockPlan, step: Step) -> Tensor:
-    """Which keys come after which queries, (keys, queries)."""
-    device = head.keys.device
-    keys = torch.from_numpy(head.key_positions[step.start : step.stop]).to(device)
-    queries = torch.from_numpy(head.query_positions[plan.rows]).to(device)
-    return keys[:, None] > queries[None, :]
 
 
 def step_size(relative: tuple[float, ...]) -> float | None:
@@ -43,13 +32,7 @@ class TorchStream(Stream):
     """Logits, exponentials and sums one after the other, in blocks that stay in a core's cache."""
 
     def __init__(
-        self,
-        head: ReadyHead,
-        plan: BlockPlan,
-        options: PassOptions,
-        tilts: Tensor,
-        *,
-        shifted: bool,
+        self, head: Head, plan: BlockPlan, options: PassOptions, tilts: Tensor, *, shifted: bool
     ) -> None:
         super().__init__(head, plan, options, queries=tilts.shape[1], shifted=shifted)
         self.tilts = tilts
@@ -63,10 +46,6 @@ class TorchStream(Stream):
             for i in range(1 if scales == 1 else 2 if self.gap is None else 3)
         ]
         self.part = self.working("part", scales, len(head.values), queries)
-
-    def lowered(self) -> Tensor:
-        """Minus the shift, which is the last row of the tilts."""
-        return self.tilts[-1].clone()
 
     def outputs(self, count: int) -> tuple[Tensor, Tensor, bool]:
         """Outputs of the first ``count`` queries, and their sums."""
@@ -86,113 +65,67 @@ class TorchStream(Stream):
         logits = self.buffers[0][: step.stop - step.start]
         width = None if self.shifted else -1
         torch.mm(self.head.keys[step.start : step.stop, :width], self.tilts[:width], out=logits)
-        hidden = hidden_keys(self.head, self.plan, step) if step.hidden else None
-        if self.shifted or self.options.largest:
-            seen = logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
-            top = seen.amax(0)
-            if self.shifted:
-                top = self._raise_shift(logits, top)
-            torch.maximum(self.peak, top, out=self.peak)
+        if self.shifted:
+            self._raise_shift(logits)
         values = self.head.values[:, step.start : step.stop]
-        if self.gap is None:
-            self._weigh_each(logits, values, hidden)
-        else:
-            self._weigh_by_products(logits, values, hidden)
+        relative = self.options.relative
+        weights, growth = logits, logits
+        if self.gap is not None:
+            weights, growth = (buffer[: len(logits)] for buffer in self.buffers[1:])
+            torch.mul(logits, self.gap, out=growth).exp2_()
+            torch.mul(logits, relative[0], out=weights).exp2_()
+        for s, scale in enumerate(relative):
+            if self.gap is None:
+                # the largest scale is the last: it may overwrite the logits
+                weights = logits
+                if s + 1 < len(relative) or scale != 1.0:
+                    weights = self.buffers[-1][: len(logits)]
+                    torch.mul(logits, scale, out=weights)
+                if self.shifted:
+                    weights.clamp_min_(self.limits.floor)
+                weights.exp2_()
+            elif s:
+                weights *= growth
+            if self.fresh:
+                torch.mm(values, weights, out=self.part[s])
+            else:
+                self.part[s].addmm_(values, weights)
+            if self.options.squares:
+                self.squares[s] += weights.square_().sum(0)
         self.fresh = step.flush
         if step.flush:
             self.total += self.part[:, : self.total.shape[1]]
 
-    def _raise_shift(self, logits: Tensor, top: Tensor) -> Tensor:
+    def _raise_shift(self, logits: Tensor) -> None:
         """Keep the logits below the headroom; the first keys set the shift."""
+        top = logits.amax(0)
         if not self.started:
-            rise = top  # every query may attend the first of these keys
+            rise = top
             self.started = True
         elif bool((top > self.limits.headroom).any()):
             rise = top.clamp_min(0.0)
         else:
-            return top
+            return
         old = self.tilts[-1].to(torch.float64)
         new = (old - rise.to(torch.float64)).to(self.tilts.dtype)
         rise = old - new.to(torch.float64)  # what the rounded shift really rises by
         self.tilts[-1] = new
         logits -= rise.to(logits.dtype)
-        self.peak -= rise.to(logits.dtype)
         # the first keys may lower the shift below 0, but then there is nothing to rescale yet
         smaller = torch.exp2(-self.relative[:, None] * rise.clamp_min(0.0))
         self.part *= smaller[:, None].to(self.part.dtype)
         self.total *= smaller[:, None]
         self.squares *= smaller.square()
-        return top - rise.to(top.dtype)
 
-    def _weigh_each(self, logits: Tensor, values: Tensor, hidden: Tensor | None) -> None:
-        for s, relative in enumerate(self.options.relative):
-            # the largest scale is the last: it may overwrite the logits
-            weights = logits
-            if s + 1 < len(self.options.relative) or relative != 1.0:
-                weights = self.buffers[-1][: len(logits)]
-                torch.mul(logits, relative, out=weights)
-            if self.shifted:
-                weights.clamp_min_(self.limits.floor)
-            weights.exp2_()
-            if hidden is not None:
-                weights.masked_fill_(hidden, 0.0)
-            self._accumulate(s, weights, values)
-            if self.options.participation:
-                self.squares[s] += weights.square_().sum(0)
-
-    def _weigh_by_products(self, logits: Tensor, values: Tensor, hidden: Tensor | None) -> None:
-        weights, growth = (buffer[: len(logits)] for buffer in self.buffers[1:])
-        torch.mul(logits, self.gap or 0.0, out=growth).exp2_()
-        torch.mul(logits, self.options.relative[0], out=weights).exp2_()
-        if hidden is not None:
-            weights.masked_fill_(hidden, 0.0)
-            growth.masked_fill_(hidden, 0.0)
-        for s in range(len(self.options.relative)):
-            if s:
-                weights *= growth
-            self._accumulate(s, weights, values)
-            if self.options.participation:
-                self.squares[s] += torch.mul(weights, weights, out=logits).sum(0)
-
-    def _accumulate(self, s: int, weights: Tensor, values: Tensor) -> None:
-        if self.fresh:
-            torch.mm(values, weights, out=self.part[s])
-        else:
-            self.part[s].addmm_(values, weights)
-
-
-class TorchReceived:
-    """One block of queries, streamed again for the attention that it gives to keys."""
-
-    def __init__(self, head: ReadyHead, plan: BlockPlan, options: PassOptions) -> None:
-        self.head, self.plan, self.options = head, plan, options
-        self.tilts = block_tilts(head, plan.rows, options)
-        widest = max(step.stop - step.start for step in plan.steps)
-        self.buffers = [
-            self.tilts.new_empty(widest, self.tilts.shape[1])
-            for _ in range(min(len(options.relative), 2))
-        ]
-
-    def give(self, start: int, stop: int, lowered: Tensor | None, factors: Tensor) -> Tensor:
-        """Attention that keys receive: see :class:`~esscher.engine.attention.stream.Received`."""
-        self.tilts[-1] = 0.0 if lowered is None else lowered
-        relative = self.options.relative
-        given = factors.new_empty(len(factors), factors.shape[2], stop - start, dtype=torch.float64)
+    def received(self) -> Tensor:
+        """Attention that all keys receive, [key]."""
+        count = self.plan.counts[-1]
+        factors = (1.0 / self.total[0, -1, :count]).to(self.tilts.dtype)[:, None]
+        received: Tensor = factors.new_empty(self.plan.steps[-1].stop, dtype=torch.float64)
         for step in self.plan.steps:
-            if step.start < start or step.stop > stop:
-                continue
-            logits = self.buffers[0][: step.stop - step.start]
-            torch.mm(self.head.keys[step.start : step.stop], self.tilts, out=logits)
-            hidden = hidden_keys(self.head, self.plan, step) if step.hidden else None
-            for s, scale in enumerate(relative):
-                weights = logits
-                if len(relative) > 1 or scale != 1.0:
-                    weights = self.buffers[-1][: len(logits)]
-                    torch.mul(logits, scale, out=weights)
-                if lowered is not None:  # then no sum is smaller than 1
-                    weights.clamp_min_(RANGES[self.options.dtype].floor)
-                weights.exp2_()
-                if hidden is not None:
-                    weights.masked_fill_(hidden, 0.0)
-                given[s, :, step.start - start : step.stop - start] = (weights @ factors[s]).T
-        return given
+            weights = self.buffers[0][: step.stop - step.start]
+            torch.mm(self.head.keys[step.start : step.stop], self.tilts, out=weights)
+            if self.shifted:  # then no sum is smaller than 1
+                weights.clamp_min_(self.limits.floor)
+            received[step.start : step.stop] = (weights.exp2_() @ factors)[:, 0]
+        return received

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.models.record import ModelRecord, compare_weights, said_of_types
+from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
     from esscher.engine.models import LoadedModel
@@ -136,7 +136,7 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
         same_shape = (loaded.shape.layers, loaded.shape.key_heads) == (own.layers, own.key_heads)
         if same_shape and weights == "other type":
             warnings.warn(
-                f"{loaded.name!r} has {said_of_types(stored, now)}: the plan is used, "
+                f"{loaded.name!r} has {type_difference(stored, now)}: the plan is used, "
                 f"but what it says of errors was measured in {own.dtype}",
                 stacklevel=4,
             )

@@ -159,15 +159,15 @@ def _read(mask: Tensor, queries: int, tail: int, padding: Tensor | None) -> Tail
             f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache it "
             "must be the same for all heads"
         )
-    read = read_mask(mask, mask.shape[-1])
-    if read.bias is not None:
+    visible, _, bias = read_mask(mask, mask.shape[-1])
+    if bias is not None:
         raise InputError(
             "the attention mask adds numbers to the logits; with a reduced cache it can only hide "
             "tokens"
         )
-    assert read.visible is not None
+    assert visible is not None
     first = mask.shape[-1] - tail
-    shown, own = read.visible[:, 0, :, :first], read.visible[:, 0, :, first:]
+    shown, own = visible[:, 0, :, :first], visible[:, 0, :, first:]
     wrong = ~shown if padding is None else shown == padding.to(shown.device)[:, None]
     if bool(wrong.any()):
         text, query, token = torch.nonzero(wrong)[0].tolist()

@@ -9,7 +9,6 @@ from esscher.engine.models.choice import (
     AnyModel,
     ModelChoice,
     ModelLike,
-    ModelReference,
     opened_model,
 )
 from esscher.engine.models.families import FAMILIES, Family, ModelShape
@@ -17,7 +16,7 @@ from esscher.engine.models.outline import Outline, outline_of
 
 if TYPE_CHECKING:
     from esscher.engine.models.capture import attention_override, capturing
-    from esscher.engine.models.inputs import LayerCapture, LayerInputs
+    from esscher.engine.models.inputs import LayerInputs
     from esscher.engine.models.load import load_model
     from esscher.engine.models.loaded import LoadedModel, wrap_model
     from esscher.engine.models.weights import HeadWeights, head_weights
@@ -27,12 +26,10 @@ __all__ = [
     "AnyModel",
     "Family",
     "HeadWeights",
-    "LayerCapture",
     "LayerInputs",
     "LoadedModel",
     "ModelChoice",
     "ModelLike",
-    "ModelReference",
     "ModelShape",
     "Outline",
     "attention_override",
@@ -48,7 +45,7 @@ __all__ = [
 #: checked before.
 _LATER = {
     "capture": ("attention_override", "capturing"),
-    "inputs": ("LayerCapture", "LayerInputs"),
+    "inputs": ("LayerInputs",),
     "load": ("load_model",),
     "loaded": ("LoadedModel", "wrap_model"),
     "weights": ("HeadWeights", "head_weights"),

@@ -9,7 +9,6 @@ object keep their own attention: the function passes on what is not one of the c
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import count
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from esscher.core.errors import InputError
 from esscher.core.validation import as_indices
 from esscher.engine.models.families import Family
-from esscher.engine.models.inputs import LayerCapture, LayerInputs, Replacement, checked, read_mask
+from esscher.engine.models.inputs import LayerInputs, Replacement, checked, read_mask
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
@@ -130,10 +129,8 @@ def check_readable(implementation: str) -> None:
 
 def attention_configs(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
     """Every configuration that attention modules, or the masks made for them, look at."""
-    found: dict[int, Any] = {}
-    for holder in (*modules, model):
-        found.setdefault(id(holder.config), holder.config)
-    return list(found.values())
+    configs = {id(holder.config): holder.config for holder in (*modules, model)}
+    return list(configs.values())
 
 
 def owned(keys: Tensor, owner: Any) -> Tensor:
@@ -182,10 +179,12 @@ def layer_inputs(
         What the projections were applied to, if it is known.
     """
     n_q, n_k = query.shape[2], key.shape[2]
-    mask = read_mask(attention_mask, n_k)
+    visible, valid, added = read_mask(attention_mask, n_k)
     bias = options.get("position_bias")
-    if bias is not None and mask.bias is not None:
-        bias = bias + mask.bias
+    if bias is None:
+        bias = added
+    elif added is not None:
+        bias = bias + added
     return LayerInputs(
         layer=layer,
         q=query.detach(),
@@ -194,10 +193,10 @@ def layer_inputs(
         scaling=scaling_of(options, query),
         softcap=options.get("softcap"),
         window=options.get("sliding_window"),
-        bias=mask.bias if bias is None else bias.detach(),
+        bias=None if bias is None else bias.detach(),
         causal=causal,
-        valid=None if mask.valid is None else mask.valid.expand(len(query), -1),
-        visible_mask=mask.visible,
+        valid=None if valid is None else valid.expand(len(query), -1),
+        visible_mask=visible,
         # A cache of fixed size has room behind the queries; a sliding one has lost its start.
         offset=past if past + n_q <= n_k else n_k - n_q,
         hidden=None if hidden is None else hidden.detach(),
@@ -332,7 +331,7 @@ def attention_override(
 @contextlib.contextmanager
 def capturing(
     loaded: LoadedModel,
-    sink: Callable[[LayerCapture], object],
+    sink: Callable[[LayerInputs], object],
     *,
     layers: Sequence[int] | None = None,
 ) -> Iterator[None]:
@@ -351,14 +350,13 @@ def capturing(
     loaded
         The model.
     sink
-        Takes :class:`LayerCapture`; what it returns is ignored.
+        Takes :class:`LayerInputs`; what it returns is ignored.
     layers
         Numbers of the layers; all of them if left out.
     """
 
     def watch(inputs: LayerInputs) -> Tensor | None:
-        fields = {f.name: getattr(inputs, f.name) for f in dataclasses.fields(LayerInputs)}
-        sink(LayerCapture(**fields, output=inputs.own().detach()))
+        sink(inputs)
         return None
 
     with attention_override(loaded, watch, layers=layers):
@@ -372,7 +370,7 @@ class _Enough(Exception):
 def run_captured(
     loaded: LoadedModel,
     input_ids: Tensor,
-    sink: Callable[[LayerCapture], object],
+    sink: Callable[[LayerInputs], object],
     *,
     layers: Sequence[int] | None = None,
 ) -> None:
@@ -385,13 +383,13 @@ def run_captured(
     input_ids
         Token ids [batch, n], without padding.
     sink
-        Takes :class:`LayerCapture`, layer after layer; nothing else keeps what it is handed.
+        Takes :class:`LayerInputs`, layer after layer; nothing else keeps what it is handed.
     layers
         Numbers of the layers; all of them if left out.
     """
     chosen = as_indices(layers, loaded.shape.layers, "layers")
 
-    def watch(capture: LayerCapture) -> None:
+    def watch(capture: LayerInputs) -> None:
         sink(capture)
         if capture.layer == chosen[-1]:
             raise _Enough

@@ -10,16 +10,17 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from esscher.core.errors import InputError
 from esscher.core.shown import announce
 from esscher.core.untrusted import shortened
 from esscher.engine.models.outline import Outline, check_dtype, outline_of
+from esscher.engine.models.sources import find_model
 
 if TYPE_CHECKING:
     import torch
@@ -33,36 +34,15 @@ ModelLike: TypeAlias = (
     "str | os.PathLike[str] | LoadedModel | torch.nn.Module | ModelChoice | ModelRecord"
 )
 #: How tasks get a model: an object in memory, or its name to load it by.
-AnyModel: TypeAlias = "LoadedModel | ModelReference"
+AnyModel: TypeAlias = "LoadedModel | ModelChoice"
 
 #: In a worker, the model that it loaded last. One only: two might not fit into memory.
-_LOADED: dict[ModelReference, LoadedModel] = {}
+_LOADED: dict[ModelChoice, LoadedModel] = {}
 #: A model is read by one task at a time: attention is observed inside the model itself.
 _LOCK = RLock()
 
 
 @dataclass(frozen=True)
-class ModelReference:
-    """All that a worker needs to load a model itself and check that it is the same one.
-
-    Attributes
-    ----------
-    name, device, dtype, revision, allow_pickle, allow_remote_code
-        As :func:`esscher.load_model` takes them; folders and files by their full path.
-    weight_hash
-        Hash of the weights where the run is stored.
-    """
-
-    name: str
-    device: str
-    dtype: str
-    revision: str | None
-    allow_pickle: bool
-    allow_remote_code: bool
-    weight_hash: str
-
-
-@dataclass(frozen=True, eq=False)
 class ModelChoice:
     """A model, and how to load it.
 
@@ -72,6 +52,8 @@ class ModelChoice:
         Name, folder or file; a loaded model; or one of transformers' own in memory.
     device, dtype, revision, allow_pickle, allow_remote_code
         As :func:`esscher.load_model` takes them; of no use for a model in memory.
+    weight_hash
+        Hash of the weights that a worker has to find under this name; empty if any will do.
     """
 
     model: ModelLike = field(repr=False)
@@ -80,9 +62,10 @@ class ModelChoice:
     revision: str | None = None
     allow_pickle: bool = False
     allow_remote_code: bool = False
+    weight_hash: str = ""
 
     def __post_init__(self) -> None:
-        if self.is_named:
+        if self.by_name:
             check_dtype(self.dtype)
             if self.device != "cpu":
                 from esscher.engine.models.load import (
@@ -92,14 +75,14 @@ class ModelChoice:
                 as_device(self.device)
 
     @property
-    def is_named(self) -> bool:
-        """Whether it is a name, and no object in memory."""
+    def by_name(self) -> bool:
+        """Whether the model is given by name or folder, not as an object in memory."""
         return isinstance(self.model, (str, os.PathLike))
 
     @property
     def name(self) -> str:
         """What to call the model."""
-        return str(self.model) if self.is_named else self.outline.name
+        return str(self.model) if self.by_name else self.outline.name
 
     @cached_property
     def outline(self) -> Outline:
@@ -110,7 +93,7 @@ class ModelChoice:
         InputError
             When there is no such model, or it is not supported.
         """
-        if self.is_named:
+        if self.by_name:
             return outline_of(
                 str(self.model), revision=self.revision, allow_remote_code=self.allow_remote_code
             )
@@ -118,7 +101,7 @@ class ModelChoice:
 
     def load(self) -> LoadedModel:
         """The model itself."""
-        if not self.is_named:
+        if not self.by_name:
             return self._in_memory
         from esscher.engine.models.load import load_model
 
@@ -148,61 +131,42 @@ class ModelChoice:
         share
             Sends a model in memory, which has no name, to where tasks run.
         """
-        if self.is_named:
+        if self.by_name:
             announce(f"Loading {self.name}", progress)
         loaded = self.load()
         if not remote:
             return loaded, loaded
-        if not self.is_named:
+        if not self.by_name:
             return loaded, share(loaded)
         name = str(self.model)
-        return loaded, ModelReference(
-            str(Path(name).resolve()) if os.path.exists(name) else name,
-            self.device,
-            self.dtype,
-            self.revision,
-            self.allow_pickle,
-            self.allow_remote_code,
-            loaded.weight_hash,
-        )
+        place = str(Path(name).resolve()) if os.path.exists(name) else name
+        return loaded, replace(self, model=place, weight_hash=loaded.weight_hash)
 
     @cached_property
     def _in_memory(self) -> LoadedModel:
         # what it is an instance of can only be known if its module is there already
         loaded = sys.modules.get("esscher.engine.models.loaded")
         if loaded is not None and isinstance(self.model, loaded.LoadedModel):
-            found: LoadedModel = self.model
-            return found
+            model: LoadedModel = self.model
+            return model
         if not hasattr(self.model, "config") or not hasattr(self.model, "named_parameters"):
             raise InputError(
                 f"model is {shortened(self.model)}; it must be a hub name, a folder, a .gguf file, "
                 "or a transformers model"
             )
-        return with_tokenizer(self.model)
+        from esscher.engine.models.load import load_tokenizer
+        from esscher.engine.models.loaded import wrap_model
 
-
-def with_tokenizer(model: Any) -> LoadedModel:
-    """Wrap a transformers model in memory, with the tokenizer of the folder it was loaded from.
-
-    Raises
-    ------
-    InputError
-        If it came from no folder that is still there.
-    """
-    from esscher.engine.models.load import load_tokenizer
-    from esscher.engine.models.loaded import wrap_model
-    from esscher.engine.models.outline import checked_source
-
-    loaded = wrap_model(model)
-    place = str(getattr(model, "name_or_path", "") or "")
-    if not place or not Path(place).is_dir():
-        came = f"it came from {place!r}, which is no folder here" if place else "it has no name"
-        raise InputError(
-            f"the model is a {type(model).__name__} without a tokenizer, and {came}; hand both in "
-            "together: esscher.wrap_model(model, tokenizer)"
-        )
-    source = checked_source(place, revision=None, allow_remote_code=False)
-    return wrap_model(model, load_tokenizer(source), name=loaded.name)
+        # with the tokenizer of the folder that it was loaded from
+        name = wrap_model(self.model).name
+        place = str(getattr(self.model, "name_or_path", "") or "")
+        if not place or not Path(place).is_dir():
+            came = f"it came from {place!r}, which is no folder here" if place else "it has no name"
+            raise InputError(
+                f"the model is a {type(self.model).__name__} without a tokenizer, and {came}; hand "
+                "both in together: esscher.wrap_model(model, tokenizer)"
+            )
+        return wrap_model(self.model, load_tokenizer(find_model(place)), name=name)
 
 
 @contextmanager
@@ -215,32 +179,21 @@ def opened_model(model: AnyModel) -> Iterator[LoadedModel]:
         If it cannot be loaded here, or has other weights here.
     """
     with _LOCK:
-        yield _load(model) if isinstance(model, ModelReference) else model
-
-
-def _load(reference: ModelReference) -> LoadedModel:
-    from esscher.engine.models.load import load_model
-
-    if reference in _LOADED:
-        return _LOADED[reference]
-    _LOADED.clear()
-    host = socket.gethostname()
-    try:
-        loaded = load_model(
-            reference.name,
-            device=reference.device,
-            dtype=reference.dtype,
-            revision=reference.revision,
-            allow_pickle=reference.allow_pickle,
-            allow_remote_code=reference.allow_remote_code,
-        )
-    except InputError as error:
-        raise InputError(f"the worker on {host}: {error}") from error
-    if loaded.weight_hash != reference.weight_hash:
-        raise InputError(
-            f"the model {reference.name!r} has other weights on the worker on {host} (hash "
-            f"{loaded.weight_hash[:12]} instead of {reference.weight_hash[:12]}); install the same "
-            "model on all machines of the cluster"
-        )
-    _LOADED[reference] = loaded
-    return loaded
+        if not isinstance(model, ModelChoice):
+            yield model
+            return
+        if model not in _LOADED:
+            _LOADED.clear()
+            host = socket.gethostname()
+            try:
+                loaded = model.load()
+            except InputError as error:
+                raise InputError(f"the worker on {host}: {error}") from error
+            if loaded.weight_hash != model.weight_hash:
+                raise InputError(
+                    f"the model {model.name!r} has other weights on the worker on {host} (hash "
+                    f"{loaded.weight_hash[:12]} instead of {model.weight_hash[:12]}); install the "
+                    "same model on all machines of the cluster"
+                )
+            _LOADED[model] = loaded
+        yield _LOADED[model]

@@ -127,15 +127,12 @@ class Family:
 
     def backbone(self, model: Any) -> Any:
         """The part of the model that all attention happens in, without a head on top."""
-        return model.base_model
+        base = model.base_model
+        return getattr(base, "language_model", base)  # inside a model that also reads images
 
     def config(self, model: Any) -> Any:
         """The configuration of the backbone."""
         return self.backbone(model).config
-
-    def text_fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The part of a configuration's fields that is about the backbone."""
-        return fields
 
     def shape(self, fields: Mapping[str, Any]) -> ModelShape:
         """Sizes of the attention that a configuration describes.
@@ -214,13 +211,9 @@ class Gpt2(Family):
     def own_attention(self, module: Any, implementation: str) -> Callable[..., Any]:
         """The interface's function, but for models that ask for logits in 32 bits."""
         if implementation == "eager" and module.reorder_and_upcast_attn:
-
-            def upcast(
-                module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any
-            ) -> Any:
-                return module._upcast_and_reordered_attn(query, key, value, mask)
-
-            return upcast
+            return lambda module, query, key, value, mask, **_: module._upcast_and_reordered_attn(
+                query, key, value, mask
+            )
         return super().own_attention(module, implementation)
 
 
@@ -234,16 +227,6 @@ class Llama(Family):
     SmolLM and SmolLM2 are Llama models; Mistral and Qwen may have sliding windows; Qwen 3
     normalises queries and keys.
     """
-
-    def backbone(self, model: Any) -> Any:
-        """The text model, inside a model that also reads images."""
-        base = model.base_model
-        return getattr(base, "language_model", base)
-
-    def text_fields(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Those of the text model, inside a model that also reads images."""
-        inner = fields.get("text_config")
-        return inner if isinstance(inner, Mapping) else fields
 
     def shape(self, fields: Mapping[str, Any]) -> ModelShape:
         """Sizes of the attention; key heads and their dimension have fields of their own.
@@ -259,12 +242,8 @@ class Llama(Family):
             head_dim = whole_number(fields, "head_dim") or head_dim
         return ModelShape(layers, heads, key_heads, head_dim, hidden)
 
-
-class Gemma(Llama):
-    """Gemma: built like Llama, with soft-capped logits (2) and sliding windows (2 and 3)."""
-
     def is_causal(self, fields: Mapping[str, Any]) -> bool:
-        """Unless it was trained to look both ways."""
+        """Unless it was trained to look both ways, as some Gemma models are."""
         return not fields.get("use_bidirectional_attention")
 
 
@@ -356,7 +335,7 @@ FAMILIES: tuple[Family, ...] = (
         module="self_attn",
         projections=_LLAMA_PROJECTIONS,
     ),
-    Gemma(
+    Llama(  # with soft-capped logits (2) and sliding windows (2 and 3)
         name="Gemma",
         model_types=("gemma", "gemma2", "gemma3", "gemma3_text"),
         decoder=True,

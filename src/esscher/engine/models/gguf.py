@@ -35,37 +35,21 @@ NAME, SHORT = 1024, 4096
 #: Dimensions of a tensor.
 DIMENSIONS = 4
 
-#: Types of values by their number in the file: a name, and how a number is stored.
+#: How numbers are stored, by their type in the file: integers, floats and booleans.
 _NUMBERS = {
-    0: ("uint8", "<B"),
-    1: ("int8", "<b"),
-    2: ("uint16", "<H"),
-    3: ("int16", "<h"),
-    4: ("uint32", "<I"),
-    5: ("int32", "<i"),
-    6: ("float32", "<f"),
-    7: ("bool", "<?"),
-    10: ("uint64", "<Q"),
-    11: ("int64", "<q"),
-    12: ("float64", "<d"),
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
 }
 _STRING, _LIST = 8, 9
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A value that was stepped over: a list, or a long string.
-
-    Attributes
-    ----------
-    kind
-        Type of its values, such as ``"float32"`` or ``"string"``; ``"text"`` for a long string.
-    length
-        How many there are; bytes of a long string.
-    """
-
-    kind: str
-    length: int
 
 
 @dataclass(frozen=True)
@@ -75,24 +59,25 @@ class GgufHeader:
     Attributes
     ----------
     metadata
-        Entries by name, such as ``"llama.block_count"``.
+        Numbers and short strings by name, such as ``"llama.block_count"``; lists and long strings
+        are left out.
     tensors
         Shapes of the tensors by name, in PyTorch's order: rows first.
     """
 
-    metadata: Mapping[str, int | float | bool | str | Skipped]
+    metadata: Mapping[str, int | float | bool | str]
     tensors: Mapping[str, tuple[int, ...]]
 
     @property
     def architecture(self) -> str:
         """Kind of the model, as llama.cpp calls it; empty if the file does not say."""
-        found = self.metadata.get("general.architecture", "")
-        return found if isinstance(found, str) else ""
+        name = self.metadata.get("general.architecture", "")
+        return name if isinstance(name, str) else ""
 
     def number(self, name: str) -> int | float | None:
         """An entry that belongs to the architecture, such as ``"block_count"``; None if missing."""
-        found = self.metadata.get(f"{self.architecture}.{name}")
-        return found if isinstance(found, int | float) else None
+        value = self.metadata.get(f"{self.architecture}.{name}")
+        return value if isinstance(value, int | float) else None
 
 
 def read_gguf_metadata(path: Path) -> GgufHeader:
@@ -109,116 +94,105 @@ def read_gguf_metadata(path: Path) -> GgufHeader:
             raise InputError(f"{path} cannot be loaded: it is not a GGUF file, or it is cut off")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return _Walk(data).header()
+                return _read_header(_Cursor(data))
             except InputError as error:
                 raise InputError(f"{path} cannot be loaded: {error}") from error
 
 
-class _Walk:
-    """Goes through the header once."""
+class _Cursor:
+    """A place in the file, which never goes behind its end."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._size, self._place, self._listed = data, len(data), 0, 0
+        self.data, self.size, self.place = data, len(data), 0
 
-    def header(self) -> GgufHeader:
-        magic, version, tensors, entries = self._numbers("<4sIQQ")
-        if magic != b"GGUF" or version not in (2, 3):
-            raise InputError("it is not a GGUF file of version 2 or 3")
-        # an entry takes at least 13 bytes, a tensor's description at least 24
-        if tensors > TENSORS or entries > ENTRIES or 24 * tensors + 13 * entries > self._size:
-            raise InputError(
-                f"its header promises {tensors:,} tensors and {entries:,} entries, which "
-                f"{self._size:,} bytes cannot hold; it is damaged: download it again"
-            )
-        metadata: dict[str, int | float | bool | str | Skipped] = {}
-        for _ in range(entries):
-            name = self._name(metadata)
-            metadata[name] = self._value(name)
-        return GgufHeader(metadata, self._tensors(tensors))
+    def skip(self, length: int) -> None:
+        self.place += length
+        if self.place > self.size:
+            raise InputError("its header has no end; it is cut off: download it again")
 
-    def _tensors(self, count: int) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-        total = 0
-        for _ in range(count):
-            name = self._name(found)
-            (dimensions,) = self._numbers("<I")
-            if dimensions > DIMENSIONS:
-                raise InputError(
-                    f"{name} has {dimensions:,} dimensions; at most {DIMENSIONS} occur"
-                )
-            shape = self._numbers(f"<{dimensions}Q")
-            self._numbers("<IQ")  # how it is packed, and where
-            found[name] = tuple(reversed(shape))
-            total += math.prod(shape)
-        if total > 8 * self._size:  # a number takes more than a bit, however it is packed
-            raise InputError(
-                f"its tensors have {total:,} numbers, which {self._size:,} bytes cannot hold; it "
-                "is damaged: download it again"
-            )
-        return found
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        start = self.place
+        self.skip(struct.calcsize(form))
+        return struct.unpack_from(form, self.data, start)
 
-    def _name(self, known: Mapping[str, object]) -> str:
-        (length,) = self._numbers("<Q")
+    def text(self, length: int) -> str:
+        start = self.place
+        self.skip(length)
+        try:
+            return self.data[start : self.place].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError("a string is not UTF-8; it is damaged: download it again") from error
+
+    def name(self, known: Mapping[str, object]) -> str:
+        """A name that is short, printable and new."""
+        (length,) = self.numbers("<Q")
         if length > NAME:
             raise InputError(f"it has a name of {length:,} bytes; at most {NAME:,} are read")
-        name = self._text(length)
+        name = self.text(length)
         if not name.isprintable():
             raise InputError(f"it has the name {shortened(name)}; download it again")
         if name in known:
             raise InputError(f"it has {name} twice; it is damaged: download it again")
         return name
 
-    def _value(self, name: str) -> int | float | bool | str | Skipped:
-        (kind,) = self._numbers("<I")
-        if kind == _STRING:
-            (length,) = self._numbers("<Q")
-            if length <= SHORT:
-                return self._text(length)
-            self._skip(length)
-            return Skipped("text", length)
+
+def _read_header(file: _Cursor) -> GgufHeader:
+    magic, version, tensor_count, entry_count = file.numbers("<4sIQQ")
+    if magic != b"GGUF" or version not in (2, 3):
+        raise InputError("it is not a GGUF file of version 2 or 3")
+    # an entry takes at least 13 bytes, a tensor's description at least 24
+    least = 24 * tensor_count + 13 * entry_count
+    if tensor_count > TENSORS or entry_count > ENTRIES or least > file.size:
+        raise InputError(
+            f"its header promises {tensor_count:,} tensors and {entry_count:,} entries, which "
+            f"{file.size:,} bytes cannot hold; it is damaged: download it again"
+        )
+    entries: dict[str, int | float | bool | str | None] = {}
+    listed = 0
+    for _ in range(entry_count):
+        name = file.name(entries)
+        entries[name] = None
+        (kind,) = file.numbers("<I")
+        length, value_kind = 1, kind
         if kind == _LIST:
-            return self._list(name)
-        value: int | float | bool = self._numbers(self._number_type(kind, name)[1])[0]
-        return value
-
-    def _list(self, name: str) -> Skipped:
-        kind, length = self._numbers("<IQ")
-        self._listed += length
-        if self._listed > LISTED:
-            raise InputError(
-                f"its lists, up to {name}, have {self._listed:,} values; at most {LISTED:,} are "
-                "read: no vocabulary is that large"
-            )
-        if kind == _STRING:
+            value_kind, length = file.numbers("<IQ")
+            listed += length
+            if listed > LISTED:
+                raise InputError(
+                    f"its lists, up to {name}, have {listed:,} values; at most {LISTED:,} are "
+                    "read: no vocabulary is that large"
+                )
+        if value_kind == _STRING:
             for _ in range(length):
-                self._skip(*self._numbers("<Q"))
-            return Skipped("string", length)
-        title, form = self._number_type(kind, name)
-        self._skip(length * struct.calcsize(form))
-        return Skipped(title, length)
-
-    def _number_type(self, kind: int, name: str) -> tuple[str, str]:
-        if kind not in _NUMBERS:
-            raise InputError(f"{name} is of type {kind}, which is not read; download it again")
-        return _NUMBERS[kind]
-
-    def _text(self, length: int) -> str:
-        start = self._place
-        self._skip(length)
-        try:
-            return self._data[start : self._place].decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError("a string is not UTF-8; it is damaged: download it again") from error
-
-    def _numbers(self, form: str) -> tuple[Any, ...]:
-        start = self._place
-        self._skip(struct.calcsize(form))
-        return struct.unpack_from(form, self._data, start)
-
-    def _skip(self, length: int) -> None:
-        self._place += length
-        if self._place > self._size:
-            raise InputError("its header has no end; it is cut off: download it again")
+                (size,) = file.numbers("<Q")
+                if kind == _STRING and size <= SHORT:
+                    entries[name] = file.text(size)
+                else:
+                    file.skip(size)
+        elif value_kind not in _NUMBERS:
+            raise InputError(
+                f"{name} is of type {value_kind}, which is not read; download it again"
+            )
+        elif kind == _LIST:
+            file.skip(length * struct.calcsize(_NUMBERS[value_kind]))
+        else:
+            (entries[name],) = file.numbers(_NUMBERS[kind])
+    tensors: dict[str, tuple[int, ...]] = {}
+    for _ in range(tensor_count):
+        name = file.name(tensors)
+        (dimensions,) = file.numbers("<I")
+        if dimensions > DIMENSIONS:
+            raise InputError(f"{name} has {dimensions:,} dimensions; at most {DIMENSIONS} occur")
+        tensors[name] = file.numbers(f"<{dimensions}Q")[::-1]
+        file.numbers("<IQ")  # how it is packed, and where
+    total = sum(map(math.prod, tensors.values()))
+    if total > 8 * file.size:  # a number takes more than a bit, however it is packed
+        raise InputError(
+            f"its tensors have {total:,} numbers, which {file.size:,} bytes cannot hold; it is "
+            "damaged: download it again"
+        )
+    metadata = {name: value for name, value in entries.items() if value is not None}
+    return GgufHeader(metadata, tensors)
 
 
 # Read the header of a GGUF file once while transformers loads a model from it.
@@ -236,26 +210,17 @@ def gguf_read_once() -> Iterator[None]:
     """While this is entered, gguf reads a file once, and makes a table of names once."""
     gguf = transformers_module("gguf")
     with _ONE:
-        own = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-        gguf.GGUFReader = functools.cache(_faster(gguf.GGUFReader))
-        gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
+        reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
+
+        class Reader(reader):  # type: ignore[misc, valid-type]
+            """Reads plain arrays: a slice of a ``numpy.memmap`` costs several times more."""
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+        gguf.GGUFReader = functools.cache(Reader)
+        gguf.get_tensor_name_map = functools.cache(name_map)
         try:
             yield
         finally:
-            for name, value in own.items():
-                setattr(gguf, name, value)
-
-
-def _faster(reader: Any) -> Any:
-    """A reader of plain arrays: taking a slice of a ``numpy.memmap`` costs several times more."""
-
-    class Reader(reader):  # type: ignore[misc]
-        @property
-        def data(self) -> Any:
-            return self._data
-
-        @data.setter
-        def data(self, mapped: Any) -> None:
-            self._data = np.asarray(mapped)
-
-    return Reader
+            gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map

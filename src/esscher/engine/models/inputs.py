@@ -5,9 +5,11 @@ Masks of transformers are read here, and outputs checked that take the place of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -85,19 +87,20 @@ class LayerInputs:
         batch, heads, queries, _ = self.q.shape
         return batch, heads, queries, self.v.shape[-1]
 
-    @property
-    def valid_queries(self) -> Tensor | None:
-        """[batch, n_q], False for queries at padding; None when there is none."""
-        if self.valid is None:
-            return None
-        return self.valid[:, self.offset : self.offset + self.q.shape[2]]
+    @cached_property
+    def output(self) -> Tensor:
+        """The model's own attention output before the output projection, [batch, heads, n_q, d_v].
+
+        It is bit for bit that of the model.
+        """
+        return self.own().detach()
 
     def own_queries(self, batch: int = 0) -> Tensor:
         """Numbers of the queries of one text that are not padding, increasing."""
-        valid = self.valid_queries
-        if valid is None:
-            return torch.arange(self.q.shape[2], device=self.q.device)
-        return torch.nonzero(valid[batch])[:, 0]
+        queries = self.q.shape[2]
+        if self.valid is None:
+            return torch.arange(queries, device=self.q.device)
+        return torch.nonzero(self.valid[batch, self.offset : self.offset + queries])[:, 0]
 
     def text_bias(self, batch: int = 0) -> Tensor | None:
         """What is added to the logits of one text, [heads or 1, n_q, n_k], if something is."""
@@ -114,8 +117,8 @@ class LayerInputs:
     def pattern(self, queries: slice = slice(None)) -> Tensor:
         """Visibility by position alone (causality and window, not padding), bool [queries, n_k]."""
         keys = torch.arange(self.k.shape[2], device=self.k.device)
-        own = torch.arange(self.q.shape[2], device=self.k.device)[queries] + self.offset
-        distance = own[:, None] - keys[None, :]
+        places = torch.arange(self.q.shape[2], device=self.k.device)[queries] + self.offset
+        distance = places[:, None] - keys[None, :]
         seen = torch.ones_like(distance, dtype=torch.bool)
         if self.causal:
             seen &= distance >= 0
@@ -148,48 +151,27 @@ class LayerInputs:
         A query that sees no key (left padding) gets 0.
         """
         output = torch.empty(self.output_shape, dtype=dtype, device=self.q.device)
-        for batch, head, queries in self._blocks():
+        batches, heads, count, _ = self.q.shape
+        for batch, head, start in itertools.product(
+            range(batches), range(heads), range(0, count, QUERY_BLOCK)
+        ):
+            queries = slice(start, start + QUERY_BLOCK)
             weights = torch.softmax(self.logits(batch, head, queries, dtype), dim=-1)
             value = self.v[batch, head // self.group].to(dtype)
             output[batch, head, queries] = torch.nan_to_num(weights, nan=0.0) @ value
         return output
 
-    def _blocks(self) -> Iterator[tuple[int, int, slice]]:
-        batch, heads, queries, _ = self.q.shape
-        for b in range(batch):
-            for h in range(heads):
-                for start in range(0, queries, QUERY_BLOCK):
-                    yield b, h, slice(start, start + QUERY_BLOCK)
 
-
-@dataclass(frozen=True, eq=False)
-class LayerCapture(LayerInputs):
-    """The inputs of one layer's attention with its output.
-
-    Attributes
-    ----------
-    output
-        The model's own attention output before the output projection, [batch, heads, n_q, d_v].
-    """
-
-    output: Tensor
-
-
-class Visibility(NamedTuple):
-    """A mask, read: who sees whom, which keys are padding, what is added to the logits."""
-
-    visible: Tensor | None
-    valid: Tensor | None
-    bias: Tensor | None
-
-
-def read_mask(mask: Tensor | None, keys: int) -> Visibility:
+def read_mask(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Read a mask [batch, heads or 1, n_q, n_k] of bool (True: seen) or of numbers to be added.
+
+    Returns who sees whom, which keys are no padding, and what is added to the logits; None where
+    the mask says nothing of it.
 
     A key that no query sees is padding: in a mask by position every key is seen by its own query.
     """
     if mask is None:
-        return Visibility(None, None, None)
+        return None, None, None
     mask = mask[..., :keys]  # models that keep a cache of fixed size make larger masks
     bias = None
     if mask.dtype == torch.bool:
@@ -201,7 +183,7 @@ def read_mask(mask: Tensor | None, keys: int) -> Visibility:
         if bool(kept.any()):
             bias = kept
     valid = visible.any(dim=-2).any(dim=1)
-    return Visibility(visible, None if bool(valid.all()) else valid, bias)
+    return visible, None if bool(valid.all()) else valid, bias
 
 
 #: Computes a layer's attention output [batch, heads, n_q, d_v]; None keeps the model's own.

@@ -1,4 +1,4 @@
-"""Check that a model's files hold the weights that its configuration asks for.
+"""Load a model by name, safely and quietly, and check that its files hold all its weights.
 
 transformers takes memory for every weight that a configuration names, and draws those at random
 that the files lack. So sizes are compared before a model is built, on PyTorch's meta device, where
@@ -13,147 +13,40 @@ import copy
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import bounded
+from esscher.core.untrusted import bounded, limits, open_regular
 from esscher.engine.models.families import Family, family_of
-from esscher.engine.models.gguf import gguf_read_once
+from esscher.engine.models.gguf import gguf_read_once, read_gguf_metadata
 from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.outline import cached_config, check_dtype, checked_source
+from esscher.engine.models.outline import check_dtype
 from esscher.engine.models.sources import (
     ModelSource,
     check_fields,
-    check_gguf_header,
-    check_index,
     check_layers,
-    check_safetensors_header,
+    check_weight_file,
+    fields_of,
+    find_model,
+    read_config,
 )
-from esscher.engine.models.transformers_library import INSTALL, quiet, transformers_module
+from esscher.engine.models.transformers_library import quiet, transformers_module
 
 #: A model may have so many times the numbers that its files hold, and some more: parts that files
 #: leave out, such as a pooler, and tables that are computed.
 TIMES, MORE = 2, 2**24
 #: Weights that a message names.
 NAMED = 3
-
-Shapes = Mapping[str, tuple[int, ...]]
-
-
-def numbers_in(shapes: Shapes) -> int:
-    """Count the numbers in tensors of these shapes."""
-    return sum(map(math.prod, shapes.values()))
-
-
-def asked_shapes(auto: Any, config: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes of everything that a model has, tied weights once; takes no memory for any of it.
-
-    Parameters
-    ----------
-    auto
-        The class of transformers that makes the model.
-    config
-        Its configuration.
-    """
-    with torch.device("meta"):
-        return _shapes(auto.from_config(copy.deepcopy(config)))
-
-
-def check_size(asked: Shapes, held: int, name: str) -> None:
-    """Refuse a configuration that asks for far more numbers than the ``held`` in the files.
-
-    Raises
-    ------
-    InputError
-        Naming the largest tensor.
-    """
-    total = numbers_in(asked)
-    if total > TIMES * held + MORE:
-        largest = max(asked, key=lambda key: math.prod(asked[key]))
-        shape = " x ".join(f"{n:,}" for n in asked[largest])
-        raise InputError(
-            f"the configuration of {name!r} asks for {total:,} numbers ({largest!r} alone is "
-            f"{shape}), but the weights hold {held:,}; the files do not match, or are "
-            "incomplete"
-        )
-
-
-def check_complete(
-    model: Any, family: Family, info: Mapping[str, Any], asked: Shapes, name: str
-) -> None:
-    """Check that the files held every weight that a measurement uses, in the right shape.
-
-    Others, such as an encoder's pooler, may be missing; they are set to zero, so that the hash of
-    the weights is the same each time.
-
-    Raises
-    ------
-    InputError
-        Naming the weights that do not fit, or that transformers had to draw at random.
-    """
-    wrong = [(key, tuple(stored)) for key, stored, _ in info.get("mismatched_keys", ())]
-    # of a GGUF file, transformers takes tensors of any shape
-    wrong += [
-        (key, shape) for key, shape in _shapes(model).items() if asked.get(key, shape) != shape
-    ]
-    if wrong:
-        key, shape = min(wrong)
-        raise InputError(
-            f"the weights of {name!r} do not fit: {key!r} has the shape {shape}, where its "
-            f"configuration asks for {asked.get(key, 'another')}; the files do not match"
-        )
-    unused = _unused(model, family)
-    missing = set(info.get("missing_keys", ()))
-    lacking = sorted(missing - unused.keys())
-    if lacking:
-        raise InputError(
-            f"the weights of {name!r} lack {_listed(lacking)}; the file does not belong to this "
-            "configuration, or is incomplete: copy or download the model again"
-        )
-    with torch.no_grad():
-        for key in missing & unused.keys():
-            unused[key].zero_()
-
-
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
-    return {key: tuple(tensor.shape) for key, tensor in tensors}
-
-
-def _unused(model: Any, family: Family) -> dict[str, Any]:
-    """Weights that no measurement uses: all but those of the backbone and the next-token head."""
-    backbone = family.backbone(model)
-    head = model.get_output_embeddings() if family.decoder else None
-    used = _tensors([backbone, head]) - _tensors([getattr(backbone, "pooler", None)])
-    return {
-        key: tensor
-        for key, tensor in model.state_dict(keep_vars=True).items()
-        if id(tensor) not in used
-    }
-
-
-def _tensors(modules: Iterable[Any]) -> set[int]:
-    return {
-        id(tensor)
-        for module in modules
-        if module is not None
-        for tensor in module.state_dict(keep_vars=True).values()
-    }
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(repr, names[:NAMED])) + more
-
-
-# Load a model by name, safely and quietly.
-
 #: What a tokenizer is tried on.
 TRIAL = "The quick brown fox (born in 1879) can't jump:\n\tover 3.14 lazy dogs, \u00e9t\u00e9!"
+#: Fields that give the number of layers; each layer has at least one tensor.
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def load_model(
@@ -190,37 +83,57 @@ def load_model(
     """
     check_dtype(dtype)
     place = as_device(device)
-    source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
-    held = _held(source, allow_pickle=allow_pickle)
-    options = _options(source, revision, allow_remote_code)
+    source = find_model(name, revision=revision, allow_remote_code=allow_remote_code)
+    stored = _stored_numbers(source, allow_pickle=allow_pickle)
     transformers = transformers_module()
-    with _reading(source), quiet():
-        config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
+    reading = contextlib.nullcontext() if source.gguf is None else gguf_read_once()
+    with reading, quiet():
+        config = load_config(source)
         family = family_of(config.model_type, source.name)
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
-        asked = _attempt(auto, source, options, lambda: asked_shapes(auto, config))
-        if held is not None:
-            check_size(asked, held, source.name)
-        # a weight of another shape is reported, not raised: transformers does not say which it is
-        weights: dict[str, Any] = {
+        with _blaming("weights", source), torch.device("meta"):
+            shapes = _shapes(auto.from_config(copy.deepcopy(config)))
+        total = _numbers_in(shapes)
+        if stored is not None and total > TIMES * stored + MORE:
+            largest = max(shapes, key=lambda key: math.prod(shapes[key]))
+            sizes = " x ".join(f"{n:,}" for n in shapes[largest])
+            raise InputError(
+                f"the configuration of {name!r} asks for {total:,} numbers ({largest!r} alone is "
+                f"{sizes}), but the weights hold {stored:,}; the files do not match, or are "
+                "incomplete"
+            )
+        options = _options(source) | {
             "config": config,
             "dtype": getattr(torch, dtype),
+            # a weight of another shape is reported, not raised: transformers does not name it
             "ignore_mismatched_sizes": True,
+            "output_loading_info": True,
         }
         if source.gguf is None:
-            weights["use_safetensors"] = None if allow_pickle else True
+            options["use_safetensors"] = None if allow_pickle else True
         if getattr(config, "attn_logit_softcapping", None) is not None:
-            weights["attn_implementation"] = "eager"  # the fast kernels have no soft cap
-        tokenizer = load_tokenizer(source, options)
-        model, info = _load(auto, source, options | weights | {"output_loading_info": True})
-        check_complete(model, family, info, asked, source.name)
-        if source.gguf is not None:
-            _forget_gguf(model)
-        _attempt(type(tokenizer), source, options, lambda: _check_frame(tokenizer, model, source))
+            options["attn_implementation"] = "eager"  # the fast kernels have no soft cap
+        tokenizer = load_tokenizer(source)
+        with _blaming("weights", source, safetensors_only=not allow_pickle):
+            model, info = auto.from_pretrained(source.location, **options)
+        check_complete(model, family, info, shapes, source.name)
+        quantizer = getattr(model, "hf_quantizer", None)
+        if source.gguf is not None and quantizer is not None:
+            # the weights of a GGUF file were unpacked, and can be saved and changed
+            quantizer.remove_quantization_config(model)
+        known = len(model.get_input_embeddings().weight)
+        with _blaming("tokenizer", source):
+            frame = max(tokenizer("", verbose=False)["input_ids"], default=0)
+        if not 0 <= frame < known:
+            raise InputError(
+                f"the tokenizer of {source.name!r} frames texts with token {frame}, but the model "
+                f"knows only {known}; they do not match"
+            )
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
             raise InputError(f"cannot put {name!r} on {device!r}: {_first_line(error)}") from error
+    cached = source.cached_config()
     return wrap_model(
         model,
         tokenizer,
@@ -230,74 +143,129 @@ def load_model(
             "location": source.location if source.kind == "hub" else Path(source.location).name,
             "file": source.gguf,
             "revision": revision,
-            "commit": _commit(source, revision),
+            "commit": None if cached is None else cached.parent.name,  # a folder of the cache
             "dtype": dtype,
             "device": str(place),
         },
     )
 
 
-def load_config(source: ModelSource, *, revision: str | None, allow_remote_code: bool) -> Any:
+def load_config(source: ModelSource) -> Any:
     """The configuration of a model, by transformers; its weights are not read."""
     if source.gguf is not None:
-        check_gguf_header(Path(source.location) / source.gguf)
-        _check_gguf()
+        _gguf_shapes(source)
+        for package in ("gguf", "accelerate"):
+            transformers_module(package)
     factory = transformers_module().AutoConfig
-    with quiet():
-        config = _load(factory, source, _options(source, revision, allow_remote_code))
-    if (file := cached_config(source, revision)) is not None:
-        check_fields(file, allow_remote_code=allow_remote_code)
+    with quiet(), _blaming("configuration", source):
+        config = factory.from_pretrained(source.location, **_options(source))
+    if (file := source.cached_config()) is not None:
+        check_fields(file, allow_remote_code=source.allow_remote_code)
     return config
 
 
-def load_tokenizer(source: ModelSource, options: dict[str, Any] | None = None) -> Any:
-    """The tokenizer of a model."""
-    options = _options(source, None, False) if options is None else options
-    _try_tokenizer(source, options)
-    with quiet():
-        tokenizer = _load(transformers_module().AutoTokenizer, source, options)
-    _check_tokenizer(tokenizer, source)
+def load_tokenizer(source: ModelSource) -> Any:
+    """The tokenizer of a model.
+
+    It is tried first, in a process of bounded time and memory: its rules can make gigabytes of a
+    sentence, or never end, and they work at loading, too. A model on the hub is tried like a
+    folder; a GGUF file has words and no rules, which are transformers' own.
+    """
+    options = _options(source)
+    try:
+        hub = {name: options[name] for name in ("revision", "local_files_only") if name in options}
+        with quiet():
+            find = transformers_module("transformers.utils").cached_file
+            file = find(source.location, "tokenizer.json", **hub)
+    except (OSError, ValueError):
+        file = None  # there is none, or loading it says what is wrong
+    if file is not None:
+        tokenizers = transformers_module("tokenizers")
+
+        def encode() -> str:
+            tokenizers.Tokenizer.from_file(str(file)).encode(TRIAL)
+            return ""
+
+        try:
+            bounded(encode, f"the tokenizer of {source.name!r}")
+        except InputError as error:
+            raise InputError(
+                f"{error}; its files are damaged, or made to do harm: copy or install the model "
+                "again"
+            ) from error
+    with quiet(), _blaming("tokenizer", source):
+        tokenizer = transformers_module().AutoTokenizer.from_pretrained(source.location, **options)
+    # without its files, transformers makes an empty one
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)) + 1:
+        raise InputError(
+            f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
+            "(tokenizer.json or vocab.txt) next to the weights"
+        )
     return tokenizer
 
 
-def _try_tokenizer(source: ModelSource, options: dict[str, Any]) -> None:
-    """Refuse rules that make gigabytes of a sentence, or do not end: they work at loading, too.
+def check_complete(
+    model: Any, family: Family, info: Mapping[str, Any], shapes: Shapes, name: str
+) -> None:
+    """Check that the files held every weight that a measurement uses, in the right shape.
 
-    A model on the hub is tried like a folder. A GGUF file has words and no rules: those are
-    transformers' own.
+    Others, such as an encoder's pooler, may be missing; they are set to zero, so that the hash of
+    the weights is the same each time.
+
+    Parameters
+    ----------
+    model, family, name
+        The model as transformers loaded it, its family, and its name for messages.
+    info
+        What transformers reports about missing and mismatched weights.
+    shapes
+        Shapes that the configuration asks for.
+
+    Raises
+    ------
+    InputError
+        Naming the weights that do not fit, or that transformers had to draw at random.
     """
-    asked = {name: options[name] for name in ("revision", "local_files_only") if name in options}
-    try:
-        find = transformers_module("transformers.utils").cached_file
-        with quiet():
-            file = find(source.location, "tokenizer.json", **asked)
-    except (OSError, ValueError):
-        return  # there is none, or loading it says what is wrong
-    tokenizers = transformers_module("tokenizers")
-
-    def call() -> str:
-        tokenizers.Tokenizer.from_file(str(file)).encode(TRIAL)
-        return ""
-
-    try:
-        bounded(call, f"the tokenizer of {source.name!r}")
-    except InputError as error:
+    wrong = [(key, tuple(stored)) for key, stored, _ in info.get("mismatched_keys", ())]
+    # of a GGUF file, transformers takes tensors of any shape
+    wrong += [
+        (key, shape) for key, shape in _shapes(model).items() if shapes.get(key, shape) != shape
+    ]
+    if wrong:
+        key, shape = min(wrong)
         raise InputError(
-            f"{error}; its files are damaged, or made to do harm: copy or install the model again"
-        ) from error
-
-
-def _options(source: ModelSource, revision: str | None, allow_remote_code: bool) -> dict[str, Any]:
-    """Arguments of every ``from_pretrained`` of a model."""
-    options: dict[str, Any] = {
-        "trust_remote_code": allow_remote_code,
-        "local_files_only": source.kind != "hub" or _offline(),
+            f"the weights of {name!r} do not fit: {key!r} has the shape {shape}, where its "
+            f"configuration asks for {shapes.get(key, 'another')}; the files do not match"
+        )
+    # a measurement uses the backbone without its pooler, and the next-token head
+    backbone = family.backbone(model)
+    head = model.get_output_embeddings() if family.decoder else None
+    used, pooler = (
+        {
+            id(tensor)
+            for module in modules
+            if module is not None
+            for tensor in module.state_dict(keep_vars=True).values()
+        }
+        for modules in ((backbone, head), (getattr(backbone, "pooler", None),))
+    )
+    unused = {
+        key: tensor
+        for key, tensor in model.state_dict(keep_vars=True).items()
+        if id(tensor) not in used - pooler
     }
-    if revision is not None:
-        options["revision"] = revision
-    if source.gguf is not None:
-        options["gguf_file"] = source.gguf
-    return options
+    missing = set(info.get("missing_keys", ()))
+    lacking = sorted(missing - unused.keys())
+    if lacking:
+        more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+        raise InputError(
+            f"the weights of {name!r} lack {', '.join(map(repr, lacking[:NAMED]))}{more}; the file "
+            "does not belong to this configuration, or is incomplete: copy or download the model "
+            "again"
+        )
+    with torch.no_grad():
+        for key in missing & unused.keys():
+            unused[key].zero_()
 
 
 def as_device(device: str) -> torch.device:
@@ -316,109 +284,16 @@ def as_device(device: str) -> torch.device:
     return place
 
 
-def _offline() -> bool:
-    """Whether the user forbade the network; asked anew each time, unlike in the hub's library."""
-    return any(
-        os.environ.get(name, "").strip().upper() in {"1", "ON", "YES", "TRUE"}
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
-
-
-def _commit(source: ModelSource, revision: str | None) -> str | None:
-    """Commit of a model from the hub: the folder of the cache that its files are in."""
-    path = cached_config(source, revision)
-    return None if path is None else path.parent.name
-
-
-def _load(factory: Any, source: ModelSource, options: dict[str, Any]) -> Any:
-    """Call ``from_pretrained``."""
-    return _attempt(
-        factory, source, options, lambda: factory.from_pretrained(source.location, **options)
-    )
-
-
-def _attempt(
-    factory: Any, source: ModelSource, options: dict[str, Any], call: Callable[[], Any]
-) -> Any:
-    """Call transformers; blame whatever goes wrong there on the files."""
-    try:
-        return call()
-    except InputError:
-        raise
-    except BaseException as error:
-        # a panic in the native code of tokenizers is no Exception
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise _explained(factory, source, options, error) from error
-        raise
-
-
-def _explained(
-    factory: Any, source: ModelSource, options: dict[str, Any], error: BaseException
-) -> InputError:
-    what = {"AutoConfig": "configuration", "AutoTokenizer": "tokenizer"}.get(
-        factory.__name__, "weights"
-    )
-    message = _first_line(error)
-    if isinstance(error, MemoryError):
-        remedy = "it needs more memory than there is"
-    elif "trust_remote_code" in str(error):
-        remedy = (
-            "it comes with its own code; in Python allow_remote_code=True, if you trust its authors"
-        )
-    elif options.get("use_safetensors") and "safetensors" in str(error):
-        remedy = "only safetensors are read, unless allow_pickle=True in Python"
-    elif source.kind == "hub" and _offline():
-        remedy = (
-            "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to download "
-            "the model, or give a folder"
-        )
-    elif source.kind == "hub":
-        remedy = "check the name, the revision and the network, or give a folder"
-    else:
-        remedy = "its files are damaged or incomplete; copy or install the model again"
-    return InputError(f"the {what} of {source.name!r} cannot be loaded: {message} ({remedy})")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-def _reading(source: ModelSource) -> contextlib.AbstractContextManager[None]:
-    """What holds while the files of a model are read."""
-    if source.gguf is None:
-        return contextlib.nullcontext()
-    _check_gguf()
-    return gguf_read_once()
-
-
-def _forget_gguf(model: Any) -> None:
-    """Drop the marks of a GGUF file: its weights were unpacked, and can be saved and changed."""
-    quantizer = getattr(model, "hf_quantizer", None)
-    if quantizer is not None:
-        quantizer.remove_quantization_config(model)
-
-
-def _check_gguf() -> None:
-    for package in ("gguf", "accelerate"):
-        try:
-            transformers_module(package)
-        except InputError as error:
-            raise InputError(
-                f"reading a GGUF file needs the package {package}; install it with: {INSTALL}"
-            ) from error
-
-
-def _held(source: ModelSource, *, allow_pickle: bool) -> int | None:
+def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
     """Numbers that the weight files hold; None for a model on the hub, whose files are not here.
 
     Checks that a folder's weights are safetensors, and that their headers can be read.
     """
     if source.kind == "hub":
         return None
-    folder = Path(source.location)
     if source.gguf is not None:
-        return numbers_in(check_gguf_header(folder / source.gguf).tensors)
+        return _numbers_in(_gguf_shapes(source))
+    folder = Path(source.location)
     files = sorted(folder.glob("*.safetensors"))
     pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
     if allow_pickle and not files:
@@ -431,43 +306,111 @@ def _held(source: ModelSource, *, allow_pickle: bool) -> int | None:
                 "source, or convert them to safetensors"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
-    check_index(folder)
+    for index in sorted(folder.glob("*.safetensors.index.json")):
+        names = read_config(index).get("weight_map")
+        if not isinstance(names, dict):
+            raise InputError(f"{index} has no weight_map; copy the model again")
+        for file in set(map(str, names.values())):
+            check_weight_file(file, str(index))
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
-        shapes |= _stored_shapes(path)
-    check_layers(folder, len(shapes))
-    return numbers_in(shapes)
+        with open_regular(path) as opened:
+            length = int.from_bytes(opened.read(8), "little")
+        if length > limits.CONFIGURATION:  # more than any list of tensors takes
+            raise InputError(
+                f"{path} is damaged: its header has {length:,} bytes, and at most "
+                f"{limits.CONFIGURATION:,} are read; copy or download it again"
+            )
+        try:
+            with transformers_module("safetensors").safe_open(str(path), framework="pt") as tensors:
+                names = tensors.keys()
+                shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in names}
+        except Exception as error:
+            raise InputError(
+                f"{path} is damaged: {_first_line(error)}; copy or download it again"
+            ) from error
+    for field, value in fields_of(read_config(folder / "config.json")):
+        if field[-1] in LAYERS and isinstance(value, int):
+            check_layers(value, len(shapes), f"{folder / 'config.json'}: {'.'.join(field)}")
+    return _numbers_in(shapes)
 
 
-def _stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the tensors of a safetensors file, from its header."""
-    check_safetensors_header(path)
-    safetensors = transformers_module("safetensors")
+def _gguf_shapes(source: ModelSource) -> Shapes:
+    """Shapes of the tensors of a GGUF file, whose header must not promise more layers."""
+    path = Path(source.location) / str(source.gguf)
+    header = read_gguf_metadata(path)
+    layers = header.number("block_count")
+    if layers is not None:
+        place = f"{path} cannot be loaded: {header.architecture}.block_count"
+        check_layers(layers, len(header.tensors), place)
+    return header.tensors
+
+
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes of all that a model has, tied weights once."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    return {key: tuple(tensor.shape) for key, tensor in tensors}
+
+
+def _numbers_in(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes.values()))
+
+
+def _options(source: ModelSource) -> dict[str, Any]:
+    """Arguments of every ``from_pretrained`` of a model."""
+    options: dict[str, Any] = {
+        "trust_remote_code": source.allow_remote_code,
+        "local_files_only": source.kind != "hub" or _offline(),
+    }
+    if source.revision is not None:
+        options["revision"] = source.revision
+    if source.gguf is not None:
+        options["gguf_file"] = source.gguf
+    return options
+
+
+def _offline() -> bool:
+    """Whether the user forbade the network; asked anew each time, unlike in the hub's library."""
+    return any(
+        os.environ.get(name, "").strip().upper() in {"1", "ON", "YES", "TRUE"}
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+
+
+@contextlib.contextmanager
+def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) -> Iterator[None]:
+    """Within the block, whatever goes wrong in transformers is an error of the model's files."""
     try:
-        with safetensors.safe_open(str(path), framework="pt") as opened:
-            names = opened.keys()
-            return {key: tuple(opened.get_slice(key).get_shape()) for key in names}
-    except Exception as error:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        # a panic in the native code of tokenizers is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if isinstance(error, MemoryError):
+            remedy = "it needs more memory than there is"
+        elif "trust_remote_code" in str(error):
+            remedy = (
+                "it comes with its own code; in Python allow_remote_code=True, if you trust its "
+                "authors"
+            )
+        elif safetensors_only and "safetensors" in str(error):
+            remedy = "only safetensors are read, unless allow_pickle=True in Python"
+        elif source.kind == "hub" and _offline():
+            remedy = (
+                "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to "
+                "download the model, or give a folder"
+            )
+        elif source.kind == "hub":
+            remedy = "check the name, the revision and the network, or give a folder"
+        else:
+            remedy = "its files are damaged or incomplete; copy or install the model again"
         raise InputError(
-            f"{path} is damaged: {_first_line(error)}; copy or download it again"
+            f"the {part} of {source.name!r} cannot be loaded: {_first_line(error)} ({remedy})"
         ) from error
 
 
-def _check_tokenizer(tokenizer: Any, source: ModelSource) -> None:
-    """Check that the tokenizer knows words: without its files, transformers makes an empty one."""
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)) + 1:
-        raise InputError(
-            f"the tokenizer of {source.name!r} has no vocabulary; copy the tokenizer's files "
-            "(tokenizer.json or vocab.txt) next to the weights"
-        )
-
-
-def _check_frame(tokenizer: Any, model: Any, source: ModelSource) -> None:
-    """Check that the tokens put around a text are among those that the model knows."""
-    known = len(model.get_input_embeddings().weight)
-    largest = max(tokenizer("", verbose=False)["input_ids"], default=0)
-    if not 0 <= largest < known:
-        raise InputError(
-            f"the tokenizer of {source.name!r} frames texts with token {largest}, but the model "
-            f"knows only {known}; they do not match"
-        )
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

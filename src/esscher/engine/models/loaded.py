@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 from esscher.core.errors import InputError
 from esscher.engine.models.families import family_of
 from esscher.engine.models.outline import Outline, described
-from esscher.engine.models.record import ModelRecord, once, weight_hash, weight_sample
+from esscher.engine.models.record import ModelRecord, computed_once, tensor_hash, weight_sample
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
@@ -34,7 +32,7 @@ class LoadedModel(Outline):
     delimiter_ids
         Token ids of delimiters: beginning and end of text, separators, padding.
     provenance
-        Where it came from: source, revision, versions.
+        Where it came from: source, revision, commit.
     """
 
     model: Any
@@ -70,35 +68,27 @@ class LoadedModel(Outline):
     @cached_property
     def weight_hash(self) -> str:
         """SHA-256 over all weights, tensor by tensor; computed when first asked for."""
-        return once(self.model, "hash", weight_hash)
+        return computed_once(self.model, "hash", lambda model: tensor_hash(model.state_dict()))
 
     @cached_property
     def record(self) -> ModelRecord:
         """The model as stored runs name it; folders by their last part alone."""
         return ModelRecord(
-            **self.summary | {"name": Path(self.name).name},
+            name=Path(self.name).name,
+            family=self.family.name,
+            architecture=self.family.config(self.model).model_type,
+            layers=self.shape.layers,
+            heads=self.shape.heads,
+            key_heads=self.shape.key_heads,
+            head_dim=self.shape.head_dim,
+            hidden=self.shape.hidden,
+            causal=self.causal,
+            max_positions=self.max_positions,
+            dtype=str(self.dtype).removeprefix("torch."),
+            note=self.family.note,
             weight_hash=self.weight_hash,
             weight_sample=weight_sample(self.model),
         )
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """Description of the model for tables and stored runs."""
-        config = self.family.config(self.model)
-        return {
-            "name": self.name,
-            "family": self.family.name,
-            "architecture": config.model_type,
-            "layers": self.shape.layers,
-            "heads": self.shape.heads,
-            "key_heads": self.shape.key_heads,
-            "head_dim": self.shape.head_dim,
-            "hidden": self.shape.hidden,
-            "causal": self.causal,
-            "max_positions": self.max_positions,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "note": self.family.note,
-        }
 
     def __repr__(self) -> str:
         shape = self.shape
@@ -136,18 +126,12 @@ def wrap_model(
     causal = outline.causal
     if not family.hooked:
         causal = any(bool(family.attention(block).is_causal) for block in blocks)
-    once(model, "finite", lambda model: _check_finite(model, title))
+    computed_once(model, "finite", lambda model: _check_finite(model, title))
     delimiters: set[int] = set()
     for role in DELIMITER_ROLES:
         value = getattr(inner if tokenizer is None else tokenizer, f"{role}_id", None)
         if value is not None:
             delimiters.update(value if isinstance(value, (list, tuple)) else [value])
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "tokenizers", "safetensors", "gguf"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
     return LoadedModel(
         name=title,
         family=family,
@@ -158,7 +142,7 @@ def wrap_model(
         model=model,
         tokenizer=tokenizer,
         delimiter_ids=frozenset(delimiters),
-        provenance={"name": title, **(provenance or {}), "versions": versions},
+        provenance={"name": title, **(provenance or {})},
     )
 
 

@@ -15,13 +15,7 @@ from typing import Any
 from esscher.core.errors import InputError
 from esscher.engine.models.families import Family, ModelShape, family_of
 from esscher.engine.models.gguf import read_gguf_metadata
-from esscher.engine.models.sources import (
-    ModelSource,
-    check_model_folder,
-    check_settings,
-    find_model,
-    read_config,
-)
+from esscher.engine.models.sources import find_model, read_config
 
 #: Types that weights can be loaded in.
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -114,7 +108,7 @@ def outline_of(
     InputError
         When the model does not exist, is damaged or not supported, with the remedy.
     """
-    source = checked_source(name, revision=revision, allow_remote_code=allow_remote_code)
+    source = find_model(name, revision=revision, allow_remote_code=allow_remote_code)
     fields: Mapping[str, Any] | None = None
     if source.gguf is not None:
         header = read_gguf_metadata(Path(source.location) / source.gguf)
@@ -123,7 +117,7 @@ def outline_of(
             fields = {key: value for key, value in entries.items() if value is not None}
             fields = {"model_type": GGUF_TYPES[header.architecture], **fields}
     elif source.kind == "hub":
-        path = cached_config(source, revision)
+        path = source.cached_config()
         fields = None if path is None else read_config(path)
     else:
         fields = read_config(Path(source.location) / "config.json")
@@ -135,8 +129,7 @@ def outline_of(
         from esscher.engine.models.load import load_config  # brings torch
 
         # transformers knows the values of the fields that a configuration leaves out
-        config = load_config(source, revision=revision, allow_remote_code=allow_remote_code)
-        return described(source.name, config.to_dict())
+        return described(source.name, load_config(source).to_dict())
 
 
 def described(name: str, fields: Mapping[str, Any], layers: int | None = None) -> Outline:
@@ -152,7 +145,8 @@ def described(name: str, fields: Mapping[str, Any], layers: int | None = None) -
         For an architecture that is not supported, and a model without attention layers.
     """
     family = family_of(str(fields["model_type"]), name)
-    inner = {"model_type": fields["model_type"], **family.text_fields(fields)}
+    text = fields.get("text_config")  # inside a model that also reads images
+    inner = {"model_type": fields["model_type"], **(text if isinstance(text, Mapping) else fields)}
     shape = family.shape(inner)
     shape = shape if layers is None else replace(shape, layers=layers)
     if not shape.layers:
@@ -170,41 +164,7 @@ def described(name: str, fields: Mapping[str, Any], layers: int | None = None) -
     )
 
 
-def checked_source(name: str, *, revision: str | None, allow_remote_code: bool) -> ModelSource:
-    """Find a model's files, and check them before anything opens them.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, or its folder is not to be opened.
-    """
-    source = find_model(name)
-    if revision is not None and source.kind != "hub":
-        raise InputError(
-            f"revision is {revision!r}, but {name!r} is not a name on the hub; leave it out"
-        )
-    if source.architecture is not None:  # some that transformers does not know either
-        family_of(source.architecture, source.name)
-    if source.kind == "folder":
-        check_model_folder(Path(source.location), allow_remote_code=allow_remote_code)
-    elif source.kind == "gguf":
-        check_settings(Path(source.location), allow_remote_code=allow_remote_code)
-    return source
-
-
 def check_dtype(dtype: str) -> None:
     """Refuse a type that weights cannot be loaded in."""
     if dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
-
-
-def cached_config(source: ModelSource, revision: str | None) -> Path | None:
-    """Return the configuration's file of a model on the hub, if it is in the local cache."""
-    if source.kind != "hub":
-        return None
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None  # what is missing is said when the model is loaded
-    found = try_to_load_from_cache(source.location, "config.json", revision=revision)
-    return Path(found) if isinstance(found, str) else None

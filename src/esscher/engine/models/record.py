@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -71,11 +70,6 @@ class ModelRecord(Record, frozen=True, kw_only=True):
         return self.name
 
 
-def weight_hash(model: Any) -> str:
-    """SHA-256 over all weights; holds one tensor at a time."""
-    return tensor_hash(model.state_dict())
-
-
 def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over names, types, shapes and bits of tensors."""
     import torch
@@ -126,29 +120,27 @@ def compare_weights(
     """
     if stored.get("weight_hash") == now.get("weight_hash"):
         return "same"
-    types = [str(about.get("dtype")) for about in (stored, now)]
+    types = [str(record.get("dtype")) for record in (stored, now)]
     if types[0] == types[1] or not all(name in _COARSE for name in types):
         return "others"
-    first, second = (_numbers(about.get(SAMPLE)) for about in (stored, now))
-    if first is None or second is None or first.shape != second.shape:
-        return "others"
     coarser = min(types, key=_COARSE.index)
-    equal = np.array_equal(_rounded(first, coarser), _rounded(second, coarser), equal_nan=True)
-    return "other type" if equal else "others"
+    samples = []
+    for record in (stored, now):
+        digits = record.get(SAMPLE)
+        try:
+            numbers = np.frombuffer(bytes.fromhex(digits), dtype="<f4") if digits else None
+        except (TypeError, ValueError):
+            numbers = None
+        if numbers is None:
+            return "others"
+        samples.append(_rounded(numbers, coarser))
+    first, second = samples
+    return "other type" if np.array_equal(first, second, equal_nan=True) else "others"
 
 
-def said_of_types(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def type_difference(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Describe the same weights in another type."""
     return f"the same weights in {now['dtype']} instead of {stored['dtype']}"
-
-
-def _numbers(sample: object) -> NDArray[np.float32] | None:
-    if not sample or not isinstance(sample, str) or len(sample) % 8:
-        return None
-    try:
-        return np.frombuffer(bytes.fromhex(sample), dtype="<f4")
-    except ValueError:
-        return None
 
 
 def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
@@ -172,42 +164,30 @@ def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
 T = TypeVar("T")
 
 
-@dataclass
-class _Known:
-    state: tuple[Any, ...]
-    answers: dict[str, Any] = field(default_factory=dict)
+#: What changes when weights do, and what was computed from them, by model.
+_computed: WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
 
 
-_models: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
-
-
-def once(model: Any, question: str, answer: Callable[[Any], T]) -> T:
-    """Return what a function says about a model's weights; asked again only if they changed.
+def computed_once(model: Any, key: str, compute: Callable[[Any], T]) -> T:
+    """Return what a function computes from a model's weights; again only if they changed.
 
     Parameters
     ----------
     model
         The model.
-    question
-        Name of the answer.
-    answer
+    key
+        Name of the result.
+    compute
         Takes the model.
     """
-    state = _state(model)
-    if state is None:
-        return answer(model)
-    known = _models.get(model)
-    if known is None or known.state != state:
-        known = _models[model] = _Known(state)
-    if question not in known.answers:
-        known.answers[question] = answer(model)
-    found: T = known.answers[question]
-    return found
-
-
-def _state(model: Any) -> tuple[Any, ...] | None:
-    """What changes when weights do; None where that cannot be told."""
     tensors = list(model.state_dict(keep_vars=True).values())
     if any(tensor.is_inference() or tensor.is_meta for tensor in tensors):
-        return None  # their writes are not counted
-    return (*((tensor.data_ptr(), tensor._version) for tensor in tensors), weight_sample(model))
+        return compute(model)  # their writes are not counted
+    state = (*((tensor.data_ptr(), tensor._version) for tensor in tensors), weight_sample(model))
+    if model not in _computed or _computed[model][0] != state:
+        _computed[model] = state, {}
+    results = _computed[model][1]
+    if key not in results:
+        results[key] = compute(model)
+    result: T = results[key]
+    return result

@@ -10,13 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from esscher.core.validation import Array, as_array, as_indices
+from esscher.core.validation import Array, as_indices
 from esscher.engine.models.loaded import LoadedModel
-from esscher.math.heads import WeightHead, weight_head
-from esscher.math.laws import FiniteTokens, Law
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,31 +53,6 @@ class HeadWeights:
     b_o: Array
     scaling: float
     linear: bool
-
-    def A(self, head: int) -> Array:
-        """``W_k' W_q * scaling``, of shape (hidden, hidden): the tilt at x is ``A x + a``."""
-        (h,) = as_indices([head], len(self.W_q), "head")
-        return np.asarray(self.W_k[h].T @ self.W_q[h] * self.scaling)
-
-    def a(self, head: int) -> Array:
-        """``W_k' b_q * scaling``, the part of the tilt that does not depend on the query."""
-        (h,) = as_indices([head], len(self.W_q), "head")
-        return np.asarray(self.W_k[h].T @ self.b_q[h] * self.scaling)
-
-    def head(self, head: int, tokens: Law | ArrayLike) -> WeightHead:
-        """A head over a law of hidden states, or over given ones (one per row)."""
-        (h,) = as_indices([head], len(self.W_q), "head")
-        law = tokens if isinstance(tokens, Law) else FiniteTokens(as_array(tokens, "tokens", 2))
-        return weight_head(
-            law,
-            query=self.W_q[h],
-            key=self.W_k[h],
-            value=self.W_v[h],
-            query_bias=self.b_q[h],
-            key_bias=self.b_k[h],
-            value_bias=self.b_v[h],
-            scale=self.scaling,
-        )
 
 
 def head_weights(loaded: LoadedModel, layer: int) -> HeadWeights:

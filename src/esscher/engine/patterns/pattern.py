@@ -1,15 +1,15 @@
-"""The protocol of sparse patterns: which keys does a query see, with which log-weight.
+"""Sparse attention patterns: which keys a query sees, with which log-weight.
 
-A pattern is asked with a :class:`View` (who may see whom), a budget r and a random stream, and
-answers with a :class:`Sight`: either a :class:`Selection` of keys, or a :class:`Mixing` of all keys
-into r new ones (Linformer). Both turn the logits of a block of queries into attention weights.
+A pattern gets a :class:`View` (who may see whom), a budget r and a random stream. It returns either
+a :class:`Selection` of keys, or a :class:`Mixing` of all keys into r new ones. Both turn the logits
+of a block of queries into attention.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -90,18 +90,6 @@ class View:
         return np.asarray((at >= self.first[:, None]) & (at < self.stop[:, None]))
 
 
-class Sight(Protocol):
-    """The keys that a pattern lets a block of queries see, with their weights."""
-
-    def weights(self, logits: Tensor) -> Tensor:
-        """Weights of all keys, [..., queries, keys], from their logits (-inf where not visible)."""
-        ...
-
-    def attend(self, logits: Tensor, values: Tensor) -> Tensor:
-        """Outputs [..., queries, d] of the queries over values [..., keys, d]."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Selection:
     """Some keys for every query.
@@ -129,7 +117,7 @@ class Selection:
             return torch.softmax(logits, dim=-1)
         places = self.keys.to(logits.device).expand(*logits.shape[:-1], self.keys.shape[-1])
         # added, not set: a place without a key may point to one that is chosen elsewhere in the row
-        spread = torch.zeros_like(logits).scatter_add_(-1, places, self._chosen(logits))
+        spread = torch.zeros_like(logits).scatter_add_(-1, places, self._of_chosen(logits))
         if self.complete is not None:
             whole = self.complete.to(logits.device)
             spread[..., whole, :] = torch.softmax(logits[..., whole, :], dim=-1)
@@ -138,10 +126,10 @@ class Selection:
     def attend(self, logits: Tensor, values: Tensor) -> Tensor:
         """Outputs over the chosen keys; takes memory for one more array of the logits' size."""
         if self.keys.ndim == 1 and self.complete is None:
-            return self._chosen(logits) @ values[..., self.keys.to(values.device), :]
+            return self._of_chosen(logits) @ values[..., self.keys.to(values.device), :]
         return self.weights(logits) @ values
 
-    def _chosen(self, logits: Tensor) -> Tensor:
+    def _of_chosen(self, logits: Tensor) -> Tensor:
         """Weights of the chosen keys, [..., queries, r]."""
         import torch
 
@@ -169,27 +157,67 @@ def as_selection(
     return Selection(torch.from_numpy(np.ascontiguousarray(keys)), weights, whole)
 
 
-class Pattern(ABC):
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """All keys seen through mixtures of them.
+
+    Attributes
+    ----------
+    weights
+        Gives the total weight of every key, [..., queries, keys], from the logits (-inf where a key
+        is not visible); a weight need not be positive.
+    """
+
+    weights: Callable[[Tensor], Tensor]
+
+    def attend(self, logits: Tensor, values: Tensor) -> Tensor:
+        """Outputs [..., queries, d] of the queries over values [..., keys, d]."""
+        return self.weights(logits) @ values
+
+
+#: Chooses keys for the queries of a view within a budget. The same state of the random stream gives
+#: the same choice for a query, whatever other queries are in the view. Logits, [..., queries,
+#: keys], are -inf where a key is not visible.
+Choice: TypeAlias = Callable[[View, int, np.random.Generator, "Tensor | None"], Selection | Mixing]
+
+
+@dataclass(frozen=True)
+class Pattern:
     """A sparse pattern: a rule that chooses the keys a query sees within a budget.
 
     The budget r counts every key that a query attends: global ones, sinks, recent and random ones.
     A query that may see no more than r keys sees all of them.
+
+    Attributes
+    ----------
+    name
+        Its name on the command line and in results.
+    title
+        The pattern in a few words.
+    choose
+        The rule. It returns a :class:`Selection`, for queries that may see more keys than r; or a
+        :class:`Mixing` if the pattern ``mixes``.
+    smallest
+        Smallest budget that its parts fit in.
+    is_random
+        Whether the choice is random.
+    is_exact
+        Whether it is dense attention once the budget holds all keys.
+    mixes
+        Whether all keys are mixed into r new ones.
     """
 
-    #: Name on the command line and in results.
-    name: ClassVar[str]
-    #: The pattern in a few words.
-    title: ClassVar[str]
-    #: Whether the choice is random.
-    is_random: ClassVar[bool] = False
-    #: Whether it is dense attention once the budget holds all keys.
-    is_exact: ClassVar[bool] = True
-    #: Smallest budget that its parts fit in.
-    smallest: ClassVar[int] = 2
+    name: str
+    title: str
+    choose: Choice
+    smallest: int = 1
+    is_random: bool = False
+    is_exact: bool = True
+    mixes: bool = False
 
     def select(
         self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None = None
-    ) -> Sight:
+    ) -> Selection | Mixing:
         """Choose the keys that a block of queries sees.
 
         Parameters
@@ -199,22 +227,40 @@ class Pattern(ABC):
         budget
             Number of keys r.
         rng
-            Where random choices come from. The same state gives the same choice for a query,
-            whatever other queries are in the block.
+            Where random choices come from.
         logits
             [..., queries, keys], -inf where a key is not visible; only for patterns that look.
         """
         import torch
 
         r = self.check(budget)
+        if self.mixes:
+            return self.choose(view, min(r, view.keys), rng, logits)
         complete = view.counts <= r
+        whole = torch.from_numpy(np.ascontiguousarray(complete))
         if complete.all():
-            return Selection(torch.zeros(1, dtype=torch.int64), complete=_flags(complete))
+            return Selection(torch.zeros(1, dtype=torch.int64), complete=whole)
         if not complete.any():
-            return self._select(view, r, rng, logits)
+            return self.choose(view, r, rng, logits)
         rows = np.flatnonzero(~complete)
-        some = None if logits is None else logits[..., torch.from_numpy(rows), :]
-        return _widened(self._select(view.take(rows), r, rng, some), rows, complete)
+        places = torch.from_numpy(rows)
+        some = None if logits is None else logits[..., places, :]
+        choice = self.choose(view.take(rows), r, rng, some)
+        assert isinstance(choice, Selection)
+        # the choice for some rows as one for all rows, the others being complete
+        chosen = choice.keys.expand(len(rows), -1) if choice.keys.ndim == 1 else choice.keys
+        keys = torch.zeros(*chosen.shape[:-2], len(complete), chosen.shape[-1], dtype=torch.int64)
+        keys[..., places, :] = chosen
+        weights = choice.log_weights
+        if weights is not None and weights.ndim > 1:
+            wide = torch.zeros(
+                *weights.shape[:-2], len(complete), weights.shape[-1], dtype=weights.dtype
+            )
+            wide[..., places, :] = weights
+            weights = wide
+        if choice.complete is not None:
+            whole[places] = choice.complete
+        return Selection(keys, weights, whole)
 
     def check(self, budget: int) -> int:
         """Return the budget, if the pattern's parts fit in it."""
@@ -224,36 +270,3 @@ class Pattern(ABC):
                 f"the budget is {r}, but the pattern {self.name!r} needs at least {self.smallest}"
             )
         return r
-
-    @abstractmethod
-    def _select(
-        self, view: View, budget: int, rng: np.random.Generator, logits: Tensor | None
-    ) -> Selection:
-        """The choice for queries that may see more keys than the budget."""
-
-
-def _flags(values: NDArray[np.bool_]) -> Tensor:
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
-def _widened(found: Selection, rows: NDArray[np.intp], complete: NDArray[np.bool_]) -> Selection:
-    """A selection for some rows as one for all rows, the others being complete."""
-    import torch
-
-    at, count = torch.from_numpy(rows), len(complete)
-    r = found.keys.shape[-1]
-    own = found.keys.expand(len(rows), r) if found.keys.ndim == 1 else found.keys
-    keys = torch.zeros(*own.shape[:-2], count, r, dtype=torch.int64)
-    keys[..., at, :] = own
-    weights = found.log_weights
-    if weights is not None and weights.ndim > 1:
-        wide = torch.zeros(*weights.shape[:-2], count, weights.shape[-1], dtype=weights.dtype)
-        wide[..., at, :] = weights
-        weights = wide
-    whole = _flags(complete)
-    if found.complete is not None:
-        whole = whole.clone()
-        whole[at] = found.complete
-    return Selection(keys, weights, whole)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from esscher.core.validation import Array
-from esscher.engine.attention.outputs import nested_outputs
 from esscher.engine.sampled.sizes import ReferenceUsed
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_pass import CloudHead
@@ -101,97 +99,22 @@ class LayerMeasurement:
     reference: ReferenceUsed | None = None
 
 
-# Attention over samples of keys, and how far its outputs are from the reference.
+# How far outputs over samples of keys are from the reference.
 #
 # A layer's output is the sum over heads of ``O_h y_h``, with O_h the columns of W_o that belong to
 # a head. So is its error, and all that is needed of it are the inner products ``<O_h e_h, O_g
 # e_g>`` of the heads' errors, which the matrix ``O' O`` gives without ever forming the projected
 # errors.
 
-#: Dense weights are formed for at most this many queries at a time.
-QUERY_BLOCK = 1024
 #: Errors whose inner products are kept: that of the mean output, and those of single queries.
 PRODUCTS = ("mean", "map")
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float, softcap: float | None = None) -> Tensor:
-    """Softmax attention of [heads, m, d] queries over [key heads, n, d] keys."""
-    group = len(q) // len(k)
-    if group > 1:
-        k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    if softcap is None:
-        return functional.scaled_dot_product_attention(q[None], k[None], v[None], scale=scaling)[0]
-    outputs = torch.empty(*q.shape[:2], v.shape[-1], dtype=q.dtype)
-    for head in range(len(q)):
-        for start in range(0, q.shape[1], QUERY_BLOCK):
-            logits = q[head, start : start + QUERY_BLOCK] @ k[head].T * scaling
-            weights = torch.softmax(torch.tanh(logits / softcap) * softcap, dim=-1)
-            outputs[head, start : start + QUERY_BLOCK] = weights @ v[head]
-    return outputs
+def output_moments(outputs: Tensor) -> tuple[Array, Array]:
+    """Mean [H d] and covariance of outputs [heads, queries, d], heads side by side.
 
-
-def attend_nested(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sizes: Sequence[int],
-    scaling: float,
-    softcap: float | None = None,
-) -> list[Tensor]:
-    """Attention of the first n queries over the first n keys, [heads, n, d] for every size n."""
-    if softcap is None:
-        return list(nested_outputs(q, k, v, sizes=sizes, factor=scaling).outputs)
-    return [attend(q[:, :n], k[:, :n], v[:, :n], scaling, softcap) for n in sizes]
-
-
-def soft_capped(logits: Array, softcap: float | None) -> Array:
-    """Logits as they enter the softmax of models that bound them."""
-    return logits if softcap is None else np.tanh(logits / softcap) * softcap
-
-
-@dataclass(frozen=True, eq=False)
-class OutputReference:
-    """Moments of the reference's outputs, heads side by side: mean [H d] and covariance."""
-
-    mean: Array
-    covariance: Array
-    heads: int
-
-    @classmethod
-    def of(cls, outputs: Tensor) -> OutputReference:
-        """Of outputs [heads, queries, d]."""
-        mean, covariance = _moments(outputs)
-        return cls(mean, covariance, len(outputs))
-
-    def moment_errors(self, outputs: Tensor) -> tuple[Array, Array, Array]:
-        """Errors of mean and covariance, per head and (last) of the layer, and that of the mean.
-
-        The last one is a vector, heads side by side.
-        """
-        mean, covariance = _moments(outputs)
-        d = len(mean) // self.heads
-        error = mean - self.mean
-        squares = np.sum(error.reshape(self.heads, d) ** 2, axis=1)
-        blocks = (covariance - self.covariance).reshape(self.heads, d, self.heads, d)
-        own = np.array([np.linalg.norm(blocks[h, :, h]) for h in range(self.heads)])
-        whole = np.linalg.norm(blocks)
-        return np.sqrt(np.append(squares, squares.sum())), np.append(own, whole), error
-
-
-def map_errors(outputs: Tensor, exact: Tensor) -> Array:
-    """Root mean square over the queries of the output's error, per head and of the layer."""
-    return norms(outputs - exact)
-
-
-def norms(outputs: Tensor) -> Array:
-    """Root mean square norm of outputs, per head and of the layer."""
-    total = torch.linalg.vector_norm(outputs, dim=(1, 2), dtype=torch.float64).square()
-    squares = (total / outputs.shape[1]).cpu().numpy()
-    return np.asarray(np.sqrt(np.append(squares, squares.sum())))
-
-
-def _moments(outputs: Tensor) -> tuple[Array, Array]:
-    """Mean and covariance; rows are centred before they are multiplied, so float32 suffices."""
+    Rows are centred before they are multiplied, so float32 suffices.
+    """
     heads, queries, d = outputs.shape
     rows = outputs.transpose(0, 1).reshape(queries, heads * d)
     mean = rows.mean(0, dtype=torch.float64)
@@ -200,31 +123,56 @@ def _moments(outputs: Tensor) -> tuple[Array, Array]:
     return mean.cpu().numpy(), covariance.cpu().numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class OutputProjection:
-    """``O' O`` of some heads side by side, of shape [H d, H d]."""
+def moment_errors(outputs: Tensor, mean: Array, covariance: Array) -> tuple[Array, Array, Array]:
+    """Errors of the moments of outputs [heads, queries, d] against those of the reference.
 
-    gram: Array
-    heads: int
+    Returns
+    -------
+    Errors of mean and of covariance (Euclidean, Frobenius), per head and (last) of the layer; and
+    the error of the mean as a vector, heads side by side.
+    """
+    heads, _, d = outputs.shape
+    sample_mean, sample_covariance = output_moments(outputs)
+    error = sample_mean - mean
+    squares = np.sum(error.reshape(heads, d) ** 2, axis=1)
+    blocks = (sample_covariance - covariance).reshape(heads, d, heads, d)
+    per_head = np.array([np.linalg.norm(blocks[h, :, h]) for h in range(heads)])
+    of_mean = np.sqrt(np.append(squares, squares.sum()))
+    return of_mean, np.append(per_head, np.linalg.norm(blocks)), error
 
-    @classmethod
-    def of(cls, weights: Array) -> OutputProjection:
-        """Of the columns of W_o by head, [heads, hidden, d]."""
-        heads, hidden, d = weights.shape
-        columns = weights.transpose(1, 0, 2).reshape(hidden, heads * d)
-        return cls(columns.T @ columns, heads)
 
-    def of_mean(self, error: Array) -> Array:
-        """``<O_h e_h, O_g e_g>`` of one error vector, heads side by side, as [H, H]."""
-        return self._blocks(self.gram * np.outer(error, error))
+def norms(outputs: Tensor) -> Array:
+    """Root mean square norm of outputs [heads, queries, d], per head and of the layer."""
+    total = torch.linalg.vector_norm(outputs, dim=(1, 2), dtype=torch.float64).square()
+    squares = (total / outputs.shape[1]).cpu().numpy()
+    return np.asarray(np.sqrt(np.append(squares, squares.sum())))
 
-    def of_queries(self, errors: Tensor) -> Array:
-        """Mean over queries of ``<O_h e_h, O_g e_g>``, for errors [heads, queries, d]."""
-        heads, queries, d = errors.shape
-        rows = errors.transpose(0, 1).reshape(queries, heads * d)
-        second = (rows.T @ rows).to(torch.float64) / queries
-        return self._blocks(self.gram * second.cpu().numpy())
 
-    def _blocks(self, products: Array) -> Array:
-        d = len(products) // self.heads
-        return np.asarray(products.reshape(self.heads, d, self.heads, d).sum(axis=(1, 3)))
+def output_gram(weights: Array) -> Array:
+    """``O' O`` of the columns of W_o by head, [heads, hidden, d], as [heads, d, heads, d]."""
+    heads, hidden, d = weights.shape
+    columns = weights.transpose(1, 0, 2).reshape(hidden, heads * d)
+    return np.asarray((columns.T @ columns).reshape(heads, d, heads, d))
+
+
+def projected_products(gram: Array, mean_error: Array, errors: Tensor) -> Array:
+    """Inner products ``<O_h e_h, O_g e_g>`` of the heads' errors behind the output projection.
+
+    Parameters
+    ----------
+    gram
+        Of :func:`output_gram`.
+    mean_error
+        Error of the mean output, heads side by side.
+    errors
+        Errors of single queries, [heads, queries, d].
+
+    Returns
+    -------
+    [error, head, head], errors as in ``PRODUCTS``: of single queries the mean over them.
+    """
+    heads, queries, d = errors.shape
+    rows = errors.transpose(0, 1).reshape(queries, heads * d)
+    second = (rows.T @ rows).to(torch.float64) / queries
+    moments = (np.outer(mean_error, mean_error), second.cpu().numpy())
+    return np.stack([(gram * m.reshape(gram.shape)).sum(axis=(1, 3)) for m in moments])

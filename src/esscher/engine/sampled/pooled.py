@@ -25,24 +25,17 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.attention.outputs import (
-    Chunk,
-    StreamedAttention,
-    nested_outputs,
-    streamed_attention,
-)
-from esscher.engine.models import LayerCapture
+from esscher.engine.attention.outputs import Chunk, attend, nested_outputs, streamed_attention
+from esscher.engine.models import LayerInputs
 from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import (
     PRODUCTS,
     HeadNumbers,
     LayerMeasurement,
-    OutputProjection,
-    OutputReference,
-    attend,
-    attend_nested,
+    moment_errors,
     norms,
-    soft_capped,
+    output_moments,
+    projected_products,
 )
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.engine.text import CloudFile, LayerCloud, Passage, read_rows
@@ -50,31 +43,13 @@ from esscher.engine.text.cloud import let_go
 from esscher.engine.text.packing import first_tokens
 from esscher.math.coupling import CoupledMoments, RowMoments
 
-
-@dataclass(frozen=True)
-class Levels:
-    """How much is computed of attention among all tokens.
-
-    Attributes
-    ----------
-    whole
-        Up to this many tokens all of them are queries; beyond, there are two levels.
-    queries
-        Queries that attend all keys, then.
-    keys
-        Keys that all queries attend, then.
-    chunk
-        Tokens that are read from the disk at a time.
-    """
-
-    whole: int = 16_384
-    queries: int = 4_096
-    keys: int = 4_096
-    chunk: int = 32_768
-
-
-#: Fine enough for the errors of a probe, at a cost that grows with the tokens, not their square.
-LEVELS = Levels()
+#: Up to this many tokens all of them are queries of the reference; beyond, there are two levels.
+WHOLE = 16_384
+#: Then: queries that attend all keys, and keys that all queries attend. Fine enough for the errors
+#: of a probe, at a cost that grows with the tokens, not their square.
+QUERIES, KEYS = 4_096, 4_096
+#: Tokens that are read from the disk at a time.
+CHUNK = 32_768
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,43 +58,36 @@ class PooledReference:
 
     Attributes
     ----------
-    asking
+    queries
         Tokens whose output is known, in the order of the text.
     outputs
         Their outputs over all keys, [heads, queries, d].
-    moments
-        Mean and covariance of the outputs of all tokens.
+    mean, covariance
+        Of the outputs of all tokens, heads side by side.
     mean_error, covariance_error
         Standard errors of the two (Euclidean, Frobenius), per head and (last) of the layer; 0 if
-        all tokens are asking.
+        all tokens are queries.
     received
-        Mean attention that each token receives from those that are asking, per head.
+        Mean attention that each token receives from the queries, per head.
     participation
-        ``1 / sum_j p_j^2`` of each asking token, per head.
+        ``1 / sum_j p_j^2`` of each query, per head.
     coarse
-        Number of keys of the coarse level; None if all tokens are asking.
+        Number of keys of the coarse level; None if all tokens are queries.
     """
 
-    asking: NDArray[np.int64]
+    queries: NDArray[np.int64]
     outputs: Tensor
-    moments: OutputReference
+    mean: Array
+    covariance: Array
     mean_error: Array
     covariance_error: Array
     received: list[Array]
     participation: list[Array]
     coarse: int | None
 
-    def record(self) -> ReferenceUsed:
-        """How it was computed, and what is stored of its errors beside that of the mean."""
-        return ReferenceUsed(
-            queries=len(self.asking),
-            coarse_keys=self.coarse,
-            cov_error=tuple(self.covariance_error.tolist()),
-        )
-
 
 def pooled_reference(
-    view: LayerCloud, rng: np.random.Generator, levels: Levels = LEVELS
+    view: LayerCloud, rng: np.random.Generator, whole: int | None = None
 ) -> PooledReference:
     """Attention among all tokens of a layer.
 
@@ -129,143 +97,115 @@ def pooled_reference(
         The tokens.
     rng
         Chooses queries and coarse keys.
-    levels
-        From how many tokens on it is estimated, and how well.
+    whole
+        From how many tokens on it is estimated; ``WHOLE`` unless given.
     """
     tokens = view.q.shape[1]
-    two_levels = tokens > levels.whole
-    asking = np.arange(tokens)
+    two_levels = tokens > (WHOLE if whole is None else whole)
+    queries = np.arange(tokens)
     if two_levels:
-        asking = np.sort(rng.choice(tokens, size=min(levels.queries, tokens), replace=False))
+        queries = np.sort(rng.choice(tokens, size=min(QUERIES, tokens), replace=False))
     if two_levels or view.softcap is not None:
-        passes = [_one_pass(view, head, asking, levels.chunk) for head in view.heads]
-        outputs = torch.stack([found.outputs for found in passes])
-        received = [found.received / len(asking) for found in passes if found.received is not None]
-        participation = [found.participation for found in passes]
+        passes = [_streamed(view, head, queries) for head in view.heads]
+        outputs = torch.stack([rows for rows, _, _ in passes])
+        participation = [of_queries for _, of_queries, _ in passes]
+        received = [of_keys / len(queries) for _, _, of_keys in passes]
     else:
-        outputs, received, participation = _all_tokens(view)
-    if not two_levels:
-        none = np.zeros(len(view.heads) + 1)
-        return PooledReference(
-            asking, outputs, OutputReference.of(outputs), none, none, received, participation, None
+        q, k, v = (_loaded(array) for array in (view.q, view.k, view.v))
+        served = view.served_by
+        (outputs,), of_queries, of_keys = nested_outputs(
+            q, k[served], v[served], sizes=(tokens,), factor=view.scaling, weights=True
         )
-    coarse = np.sort(rng.choice(tokens, size=min(levels.keys, tokens), replace=False))
-    moments, mean_error, covariance_error = _two_levels(view, asking, outputs, coarse, levels.chunk)
+        view.let_go()
+        participation, received = list(of_queries), list(of_keys / tokens)
+    coarse = None
+    if two_levels:
+        keys = np.sort(rng.choice(tokens, size=min(KEYS, tokens), replace=False))
+        mean, covariance, mean_error, covariance_error = _two_levels(view, queries, outputs, keys)
+        coarse = len(keys)
+    else:
+        mean, covariance = output_moments(outputs)
+        mean_error = covariance_error = np.zeros(len(view.heads) + 1)
     return PooledReference(
-        asking,
-        outputs,
-        moments,
-        mean_error,
-        covariance_error,
-        received,
-        participation,
-        len(coarse),
+        queries=queries,
+        outputs=outputs,
+        mean=mean,
+        covariance=covariance,
+        mean_error=mean_error,
+        covariance_error=covariance_error,
+        received=received,
+        participation=participation,
+        coarse=coarse,
     )
 
 
-def _all_tokens(view: LayerCloud) -> tuple[Tensor, list[Array], list[Array]]:
-    """Outputs, received attention and participation of all tokens, which fit into memory."""
-    q, k, v = (_loaded(array) for array in (view.q, view.k, view.v))
-    served = view.served_by
-    found = nested_outputs(
-        q, k[served], v[served], sizes=(q.shape[1],), factor=view.scaling, weights=True
-    )
-    view.let_go()
-    assert found.received is not None
-    assert found.participation is not None
-    return found.outputs[0], list(found.received / q.shape[1]), list(found.participation)
-
-
-def _one_pass(
-    view: LayerCloud, head: int, asking: NDArray[np.int64], chunk: int
-) -> StreamedAttention:
-    """Asking tokens of one head over all keys, which are read in chunks."""
-    tokens = view.head(head)
+def _streamed(
+    view: LayerCloud, head: int, queries: NDArray[np.int64]
+) -> tuple[Tensor, Array, Array]:
+    """Some queries of one head over all keys, which are read in chunks."""
+    q, k, v = view.head(head)
 
     def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(tokens.k), chunk):
-            rows = slice(start, start + chunk)
-            yield _loaded(tokens.k[rows]), _loaded(tokens.v[rows])
+        for start in range(0, len(k), CHUNK):
+            rows = slice(start, start + CHUNK)
+            yield _loaded(k[rows]), _loaded(v[rows])
             view.let_go()
 
-    q = torch.from_numpy(read_rows(tokens.q, asking))
-    return streamed_attention(q, chunks, scaling=view.scaling, softcap=view.softcap, received=True)
+    tilts = _rows(q, queries)
+    return streamed_attention(tilts, chunks, scaling=view.scaling, softcap=view.softcap)
 
 
 def _two_levels(
-    view: LayerCloud,
-    asking: NDArray[np.int64],
-    fine: Tensor,
-    coarse: NDArray[np.int64],
-    chunk: int,
-) -> tuple[OutputReference, Array, Array]:
+    view: LayerCloud, queries: NDArray[np.int64], fine: Tensor, keys: NDArray[np.int64]
+) -> tuple[Array, Array, Array, Array]:
     """Moments of all outputs, and the standard errors of mean and covariance, per unit."""
     heads, count, d = fine.shape
     tokens = view.q.shape[1]
-    few = _Few(view, coarse)
-    rough = few.outputs(torch.from_numpy(read_rows(view.q, asking)))
-    factors = _least_squares(fine, rough).repeat_interleave(d)
+    # the coarse level stays in memory; with some heads chosen, groups need not be whole
+    k, v = (_rows(array, keys)[view.served_by] for array in (view.k, view.v))
+    rough = attend(_rows(view.q, queries), k, v, view.scaling, view.softcap)
+    # per head, the factor that takes coarse outputs closest to the fine ones; not below 0
+    y, c = (
+        (outputs - outputs.mean(1, keepdim=True)).to(torch.float64) for outputs in (fine, rough)
+    )
+    square = c.square().sum((1, 2))
+    best = torch.where(square > 0, (y * c).sum((1, 2)) / square, 0.0).clamp_min(0.0)
+    factors = best.repeat_interleave(d)
+    # mean and covariance of the coarse outputs of all tokens, times the factors
+    total, products, origin = torch.zeros(()), torch.zeros(()), torch.empty(0)
+    chunk = CHUNK // 4
+    for start in range(0, tokens, chunk):
+        q = _loaded(view.q[:, start : start + chunk])
+        rows = _side_by_side(attend(q, k, v, view.scaling, view.softcap))
+        view.let_go()
+        rows = rows * factors
+        if start == 0:
+            origin = rows.mean(0)  # so that little cancels
+        rows = rows - origin
+        total = total + rows.sum(0)
+        products = products + rows.T @ rows
+    shift = total / tokens
+    rough_mean, rough_covariance = origin + shift, products / tokens - torch.outer(shift, shift)
     # rows are queries, columns the outputs of all heads side by side
-    y = _side_by_side(fine)
-    c = _side_by_side(rough) * factors
-    rough_mean, rough_covariance = _all_queries(view, few, factors, chunk // 4)
+    y, c = _side_by_side(fine), _side_by_side(rough) * factors
     mean = rough_mean + (y - c).mean(0)
     u, w = y - mean, c - rough_mean
     covariance = rough_covariance + (u.T @ u - w.T @ w) / count
-    # tokens that are asking are no source of error: finite population
+    # tokens that are queries are no source of error: finite population
     share = (1 - count / tokens) / (count - 1)
     mean_variance, covariance_variance = [], []
     for unit in [*(slice(h * d, (h + 1) * d) for h in range(heads)), slice(None)]:
         a, b = u[:, unit], w[:, unit]
         mean_variance.append(share * float((a - b).var(0, unbiased=False).sum()))
-        square = a.square().sum(1) ** 2 + b.square().sum(1) ** 2 - 2 * (a * b).sum(1) ** 2
-        shift = (a.T @ a - b.T @ b) / count
-        covariance_variance.append(share * float(square.mean() - shift.square().sum()))
+        squares = a.square().sum(1) ** 2 + b.square().sum(1) ** 2 - 2 * (a * b).sum(1) ** 2
+        gap = (a.T @ a - b.T @ b) / count
+        covariance_variance.append(share * float(squares.mean() - gap.square().sum()))
     return (
-        OutputReference(mean.numpy(), covariance.numpy(), heads),
+        mean.numpy(),
+        covariance.numpy(),
         np.sqrt(mean_variance),
         np.sqrt(np.maximum(covariance_variance, 0.0)),
     )
-
-
-class _Few:
-    """Attention over a few keys of the cloud, which stay in memory."""
-
-    def __init__(self, view: LayerCloud, rows: NDArray[np.int64]) -> None:
-        self._view = view
-        # with some heads chosen, groups need not be whole
-        self._k, self._v = (
-            torch.from_numpy(read_rows(array, rows))[view.served_by] for array in (view.k, view.v)
-        )
-
-    def outputs(self, q: Tensor) -> Tensor:
-        """Outputs of queries [heads, n, d]."""
-        return attend(q, self._k, self._v, self._view.scaling, self._view.softcap)
-
-
-def _all_queries(view: LayerCloud, few: _Few, factors: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Mean and covariance of the coarse outputs of all tokens, times the factors."""
-    tokens = view.q.shape[1]
-    total, products, origin = torch.zeros(()), torch.zeros(()), None
-    for start in range(0, tokens, chunk):
-        rows = _side_by_side(few.outputs(_loaded(view.q[:, start : start + chunk])))
-        view.let_go()
-        rows = rows * factors
-        origin = rows.mean(0) if origin is None else origin  # so that little cancels
-        rows = rows - origin
-        total = total + rows.sum(0)
-        products = products + rows.T @ rows
-    assert origin is not None
-    shift = total / tokens
-    return origin + shift, products / tokens - torch.outer(shift, shift)
-
-
-def _least_squares(fine: Tensor, rough: Tensor) -> Tensor:
-    """Per head, the factor that takes coarse outputs closest to the fine ones; not below 0."""
-    y = (fine - fine.mean(1, keepdim=True)).to(torch.float64)
-    c = (rough - rough.mean(1, keepdim=True)).to(torch.float64)
-    square = c.square().sum((1, 2))
-    return torch.where(square > 0, (y * c).sum((1, 2)) / square, 0.0).clamp_min(0.0)
 
 
 def _side_by_side(outputs: Tensor) -> Tensor:
@@ -275,6 +215,10 @@ def _side_by_side(outputs: Tensor) -> Tensor:
 
 def _loaded(array: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.array(array))
+
+
+def _rows(array: NDArray[np.float32], rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(read_rows(array, rows))
 
 
 # Pooled mode: the tokens of all passages as one cloud, n of them drawn with replacement.
@@ -291,35 +235,43 @@ MOMENT_ROWS = 32_768
 
 
 class PassageMoments:
-    """What all tokens of a cloud say where they stand, in their passages: summed as they are read.
+    """Sums over the tokens of a cloud in their passages, taken while the passages are read.
+
+    Parameters
+    ----------
+    passages
+        The passages.
+    tokens
+        Number of their tokens in the cloud.
+    hidden
+        Layers whose hidden states are wanted.
 
     Attributes
     ----------
     delimiters
-        By layer: share of their attention that goes to delimiters, per head.
+        By layer: share of the tokens' attention that goes to delimiters, per head.
     """
 
     def __init__(
         self, passages: Iterable[Passage], tokens: int, hidden: Collection[int] = ()
     ) -> None:
-        """Passages, the number of their tokens in the cloud, and layers of hidden states."""
         self.delimiters: dict[int, Array] = {}
         self._tokens = tokens
         self._wanted = hidden
         self._hidden: dict[int, RowMoments] = {}
         chosen = zip(passages, first_tokens(passages, tokens), strict=True)
-        self._asking = {passage.number: asking for passage, asking in chosen}
+        self._queries = {passage.number: queries for passage, queries in chosen}
 
-    def take(self, passages: Sequence[Passage], capture: LayerCapture) -> None:
-        """Take in what a layer sees of some passages."""
+    def take(self, passages: Sequence[Passage], capture: LayerInputs) -> None:
+        """Add one layer of some passages."""
         layer = capture.layer
         for i, passage in enumerate(passages):
-            asking = self._asking[passage.number]
-            share = delimiter_shares(capture, passage.is_delimiter, asking, i)
-            share = share * (np.count_nonzero(asking) / self._tokens)
+            queries = self._queries[passage.number]
+            share = delimiter_shares(capture, passage.is_delimiter, queries, i)
+            share = share * (np.count_nonzero(queries) / self._tokens)
             self.delimiters[layer] = self.delimiters.get(layer, 0.0) + share
             if layer in self._wanted and capture.hidden is not None:
-                rows = capture.hidden[i][torch.from_numpy(asking)].to("cpu", torch.float64)
+                rows = capture.hidden[i][torch.from_numpy(queries)].to("cpu", torch.float64)
                 self._hidden.setdefault(layer, RowMoments()).add(rows.numpy())
 
     def covariance(self, layer: int) -> Array | None:
@@ -334,11 +286,9 @@ def measure_pooled(
     replicates: int,
     seed: int,
     sampling: str,
-    projection: OutputProjection | None = None,
+    gram: Array | None = None,
     *,
     alpha: float = 1.0,
-    levels: Levels = LEVELS,
-    map_queries: int = MAP_QUERIES,
 ) -> tuple[LayerMeasurement, list[HeadNumbers]]:
     """Errors and one-pass numbers of one layer.
 
@@ -350,70 +300,67 @@ def measure_pooled(
         Samples of the largest size; smaller ones are their beginnings.
     sampling
         ``"with"`` or ``"without"`` replacement.
-    projection
-        Output projection of the cloud's heads, to see how their errors add up.
+    gram
+        Output projection of the cloud's heads, see :func:`.layer.output_gram`, to see how their
+        errors add up.
     alpha
         Factor of the tilts.
-    levels
-        From how many tokens on the reference is estimated, and how well.
-    map_queries
-        Queries at which the map error is measured then.
     """
     view = cloud.layer(layer)
     view = replace(view, scaling=alpha * view.scaling)
     rng = random_stream(seed, "probe reference", layer)
-    reference = pooled_reference(view, rng, levels)
-    outputs = reference.outputs
-    every = reference.coarse is None
-    # all over the text
-    chosen = np.linspace(0, len(reference.asking) - 1, map_queries).round().astype(np.int64)
-    questions = None if every else _take(view.q, reference.asking[chosen])
+    reference = pooled_reference(view, rng)
+    # queries of the map error, all over the text, where a sample's tokens are not among those known
+    chosen = np.linspace(0, len(reference.queries) - 1, MAP_QUERIES).round().astype(np.int64)
+    other_queries = None
+    if reference.coarse is not None:
+        other_queries = _rows(view.q, reference.queries[chosen])
     units = len(view.heads) + 1
     errors = np.empty((len(METRICS), units, replicates, len(sizes)))
     products = np.empty((len(PRODUCTS), replicates, len(sizes), units - 1, units - 1))
     for r in range(replicates):
-        rows = _draw(cloud.rows, sizes[-1], seed, layer, r, sampling)
-        q = _take(view.q, rows)
-        # with some heads chosen, groups need not be whole
-        k, v = (_take(array, rows)[view.served_by] for array in (view.k, view.v))
-        nested = attend_nested(q, k, v, sizes, view.scaling, view.softcap)
-        for j, (n, found) in enumerate(zip(sizes, nested, strict=True)):
-            errors[0, :, r, j], errors[1, :, r, j], shift = reference.moments.moment_errors(found)
-            if questions is None:
-                gap = found - outputs[:, rows[:n]]
+        # the same rows for all heads of a layer, so that their errors can be compared
+        draws = random_stream(seed, "probe", layer, r)
+        if sampling == "without":
+            rows = np.asarray(draws.choice(cloud.rows, size=sizes[-1], replace=False), np.int64)
+        else:
+            rows = draws.integers(cloud.rows, size=sizes[-1])
+        q = _rows(view.q, rows)
+        k, v = (_rows(array, rows)[view.served_by] for array in (view.k, view.v))
+        if view.softcap is None:
+            nested, _, _ = nested_outputs(q, k, v, sizes=sizes, factor=view.scaling)
+        else:
+            nested = [
+                attend(q[:, :n], k[:, :n], v[:, :n], view.scaling, view.softcap) for n in sizes
+            ]
+        for j, (n, outputs) in enumerate(zip(sizes, nested, strict=True)):
+            errors[0, :, r, j], errors[1, :, r, j], shift = moment_errors(
+                outputs, reference.mean, reference.covariance
+            )
+            if other_queries is None:
+                gap = outputs - reference.outputs[:, rows[:n]]
             else:
-                other = attend(questions, k[:, :n], v[:, :n], view.scaling, view.softcap)
-                gap = other - outputs[:, chosen]
+                other = attend(other_queries, k[:, :n], v[:, :n], view.scaling, view.softcap)
+                gap = other - reference.outputs[:, chosen]
             errors[2, :, r, j] = norms(gap)
-            if projection is not None:
-                products[0, r, j] = projection.of_mean(shift)
-                products[1, r, j] = projection.of_queries(gap)
+            if gram is not None:
+                products[:, r, j] = projected_products(gram, shift, gap)
     measurement = LayerMeasurement(
         layer=layer,
         heads=view.heads,
         sizes=sizes,
         errors=errors,
-        relative=norms(outputs),
+        relative=norms(reference.outputs),
         reference_error=reference.mean_error,
-        reference=reference.record(),
-        products=None if projection is None else products,
+        reference=ReferenceUsed(
+            queries=len(reference.queries),
+            coarse_keys=reference.coarse,
+            cov_error=tuple(reference.covariance_error.tolist()),
+        ),
+        products=None if gram is None else products,
     )
     passage = np.asarray(cloud.passage, dtype=np.int64)
     return measurement, [_numbers(view, h, reference, passage, rng) for h in range(len(view.heads))]
-
-
-def _draw(
-    tokens: int, n: int, seed: int, layer: int, replicate: int, sampling: str
-) -> NDArray[np.int64]:
-    """Rows of a sample; the same for all heads of a layer, so that their errors can be compared."""
-    rng = random_stream(seed, "probe", layer, replicate)
-    if sampling == "without":
-        return np.asarray(rng.choice(tokens, size=n, replace=False), dtype=np.int64)
-    return rng.integers(tokens, size=n)
-
-
-def _take(array: NDArray[np.float32], rows: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(read_rows(array, rows))
 
 
 def _numbers(
@@ -423,46 +370,51 @@ def _numbers(
     passage: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> HeadNumbers:
-    """What the reference's pass over all keys says about a head."""
-    head = view.head(view.heads[h])
+    """One-pass numbers of a head from the reference's pass over all keys."""
+    all_q, all_k, all_v = view.head(view.heads[h])
     outputs = reference.outputs[h]
     norm = float(outputs.to(torch.float64).square().sum(-1).mean().sqrt())
-    rows = np.arange(len(head.k))
+    rows = np.arange(len(all_k))
     if len(rows) > PREDICTION_ROWS:
-        # those that ask are among them: a query attends its own key, too
-        others = np.setdiff1d(rows, reference.asking)
-        more = rng.choice(others, size=PREDICTION_ROWS - len(reference.asking), replace=False)
-        rows = np.sort(np.concatenate([reference.asking, more]))
-    q, k, v = (
-        _take(array, chosen)
-        for array, chosen in ((head.q, reference.asking), (head.k, rows), (head.v, rows))
-    )
-    if len(rows) < len(head.k):
+        # the queries are among them: a query attends its own key, too
+        others = np.setdiff1d(rows, reference.queries)
+        more = rng.choice(others, size=PREDICTION_ROWS - len(reference.queries), replace=False)
+        rows = np.sort(np.concatenate([reference.queries, more]))
+    q, k, v = _rows(all_q, reference.queries), _rows(all_k, rows), _rows(all_v, rows)
+    if len(rows) < len(all_k):
         # predictions are about draws from these rows, so their limit is attention over these
         outputs = attend(q[None], k[None], v[None], view.scaling, view.softcap)[0]
-    tilts, keys = q.to(torch.float64).numpy() * view.scaling, k.to(torch.float64).numpy()
-    asked, known = (q * view.scaling).numpy(), k.numpy()
+    tilts = q.to(torch.float64).numpy() * view.scaling
+    narrow_tilts, narrow_keys = (q * view.scaling).numpy(), k.numpy()
+
+    def logits(chosen: NDArray[np.int64]) -> Array:
+        products = narrow_tilts[chosen] @ narrow_keys.T
+        capped = (
+            products if view.softcap is None else view.softcap * np.tanh(products / view.softcap)
+        )
+        return np.asarray(capped)
+
     return HeadNumbers(
         tilts=tilts,
-        keys=keys,
+        keys=k.to(torch.float64).numpy(),
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
-        logits=lambda chosen: soft_capped(asked[chosen] @ known.T, view.softcap),
-        own=np.searchsorted(rows, reference.asking),
+        logits=logits,
+        own=np.searchsorted(rows, reference.queries),
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
         coupled=CoupledMoments.from_moments(
-            _moments(head.q, view.scaling), _moments(head.k), tilts
+            _moments(all_q, view.scaling), _moments(all_k, 1.0), tilts
         ),
         passages=passage[rows],
     )
 
 
-def _moments(array: NDArray[np.float32], factor: float = 1.0) -> RowMoments:
+def _moments(array: NDArray[np.float32], factor: float) -> RowMoments:
     """Moments of all tokens of a mapped array, times a factor."""
-    found = RowMoments()
+    moments = RowMoments()
     for start in range(0, len(array), MOMENT_ROWS):
-        found.add(array[start : start + MOMENT_ROWS].astype(np.float64) * factor)
+        moments.add(array[start : start + MOMENT_ROWS].astype(np.float64) * factor)
         let_go(array)
-    return found
+    return moments

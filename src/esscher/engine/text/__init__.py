@@ -10,9 +10,7 @@ from esscher.engine.text.documents import Document, TextSource, check_text, read
 if TYPE_CHECKING:
     from esscher.engine.text.cloud import (
         CloudFile,
-        HeadCloud,
         LayerCloud,
-        Rows,
         cloud_bytes,
         open_cloud,
         read_rows,
@@ -23,25 +21,22 @@ if TYPE_CHECKING:
     from esscher.engine.text.packing import (
         Passage,
         PassageSet,
-        PassageStream,
+        first_passages,
         passages,
         read_passages,
-        whole_passages,
     )
 
 __all__ = [
     "CloudFile",
     "Document",
-    "HeadCloud",
     "LayerCloud",
     "Passage",
     "PassageSet",
-    "PassageStream",
-    "Rows",
     "TextSource",
     "check_text",
     "cloud_bytes",
     "collect_cloud",
+    "first_passages",
     "iterate_passages",
     "open_cloud",
     "passages",
@@ -51,7 +46,6 @@ __all__ = [
     "seen_cloud",
     "stored_layers",
     "visit_passages",
-    "whole_passages",
 ]
 
 #: Names that bring torch with them, by module: imported when first asked for, so that texts are
@@ -59,9 +53,7 @@ __all__ = [
 _LATER = {
     "cloud": (
         "CloudFile",
-        "HeadCloud",
         "LayerCloud",
-        "Rows",
         "cloud_bytes",
         "open_cloud",
         "read_rows",
@@ -72,10 +64,9 @@ _LATER = {
     "packing": (
         "Passage",
         "PassageSet",
-        "PassageStream",
+        "first_passages",
         "passages",
         "read_passages",
-        "whole_passages",
     ),
 }
 

@@ -1,4 +1,7 @@
-"""The folder of a cloud: names of its files, what they say about it, and how far it has got."""
+"""A cloud of tokens on disk: queries, keys and values of many tokens, by layer and head.
+
+The arrays are mapped, not read: what is looked at is what is loaded.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -18,26 +21,29 @@ from numpy.typing import NDArray
 
 from esscher.core.codec import Hash, Name, Record, as_record
 from esscher.core.errors import InputError
-from esscher.core.streams import random_stream
 from esscher.core.untrusted import map_array, read_json
-from esscher.core.validation import as_indices
-from esscher.math.heads import ArrayHead, array_head
 
 #: Version of the layout of a cloud's folder.
-FORMAT = 1
+FORMAT = 2
 #: File that describes a cloud, apart from its arrays.
 MANIFEST = "cloud.json"
-#: How far it has got, and what the layers said about themselves.
+#: How many passages are written, and the scaling, soft cap and window of each layer.
 PROGRESS = "progress.json"
 #: Names of the arrays of a layer.
 KINDS = ("q", "k", "v")
+#: Rows that are read before memory is given back.
+ROWS_AT_A_TIME = 1024
 
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=10**12)]
 _Number: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 _Numbers: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=0, le=100_000)], ...], Meta(min_length=1, max_length=100_000)
 ]
-_Versions: TypeAlias = dict[str, Annotated[str, Meta(max_length=256)] | None]
+_LayerDetails: TypeAlias = tuple[
+    float, Annotated[float, Meta(gt=0)] | None, Annotated[int, Meta(ge=1)] | None
+]
+Mapped: TypeAlias = NDArray[Any]
+_R = TypeVar("_R", bound=Record)
 
 
 class Manifest(Record, frozen=True, kw_only=True):
@@ -51,29 +57,23 @@ class Manifest(Record, frozen=True, kw_only=True):
     key_heads: _Numbers
     group: _Number
     head_dim: _Number
-    seed: Annotated[int, Meta(ge=0)]
-    model: dict[str, Any] | None = None
-    weight_hash: Hash = ""
-    source: Name = ""
-    text_hash: Hash = ""
-    context: _Count = 1
-    drop_delimiters: bool = False
-    versions: _Versions | None = None
+    model: Name
+    weight_hash: Hash
+    source: Name
+    text_hash: Hash
+    context: _Count
+    drop_delimiters: bool
 
-
-class LayerDetails(Record, frozen=True, kw_only=True):
-    """What a layer said about itself."""
-
-    scaling: float
-    softcap: Annotated[float, Meta(gt=0)] | None
-    window: Annotated[int, Meta(ge=1)] | None
+    def shape(self, kind: str) -> tuple[int, int, int]:
+        """Shape of an array of a layer: heads or key heads, tokens, dimension."""
+        return len(self.heads if kind == "q" else self.key_heads), self.rows, self.head_dim
 
 
 class Progress(Record, frozen=True, kw_only=True):
-    """What ``progress.json`` says: how far a cloud has got."""
+    """What ``progress.json`` says: passages that are written, and details of each layer."""
 
     passages: Annotated[int, Meta(ge=0, le=10**9)]
-    layers: dict[str, LayerDetails]
+    layers: dict[str, _LayerDetails]
 
 
 def array_path(folder: Path, layer: int, kind: str) -> Path:
@@ -81,33 +81,20 @@ def array_path(folder: Path, layer: int, kind: str) -> Path:
     return folder / f"layer-{layer:03d}-{kind}.npy"
 
 
-def stored_layers(folder: Path) -> list[int]:
-    """Layers of the cloud that a folder holds, finished or not; none if it holds no cloud."""
-    manifest = read_manifest(folder)
-    if manifest is None or manifest.get("format") != FORMAT:
-        return []
-    return [int(layer) for layer in manifest["layers"]]
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read the description of a cloud; None if there is no cloud."""
-    return _read(folder / MANIFEST, Manifest)
-
-
-def read_progress(folder: Path) -> dict[str, Any] | None:
-    """Read how far a cloud has got; None if it has not begun."""
-    return _read(folder / PROGRESS, Progress)
-
-
-def _read(path: Path, kind: type[Record]) -> dict[str, Any] | None:
+def read_record(path: Path, kind: type[_R]) -> _R | None:
+    """Read a cloud's description or its progress; None if there is no such file."""
     try:
-        found: dict[str, Any] = read_json(path, follow=False)
-        as_record(found, kind, str(path))
-        return found
+        return as_record(read_json(path, follow=False), kind, str(path))
     except OSError:
         return None
     except InputError as error:
         raise InputError(f"{error}; remove the folder and collect the cloud again") from error
+
+
+def stored_layers(folder: Path) -> Sequence[int]:
+    """Layers of the cloud that a folder holds, finished or not; none if it holds no cloud."""
+    manifest = read_record(folder / MANIFEST, Manifest)
+    return () if manifest is None or manifest.format != FORMAT else manifest.layers
 
 
 def cloud_bytes(*, rows: int, layers: int, heads: int, key_heads: int, head_dim: int) -> int:
@@ -115,70 +102,19 @@ def cloud_bytes(*, rows: int, layers: int, heads: int, key_heads: int, head_dim:
     return 4 * rows * layers * head_dim * (heads + 2 * key_heads)
 
 
-def key_heads_of(heads: Sequence[int] | None, count: int, group: int) -> tuple[int, ...]:
-    """Key heads that serve the chosen query heads."""
-    return tuple(sorted({head // group for head in as_indices(heads, count, "heads")}))
-
-
-# A cloud of tokens on disk: queries, keys and values of many tokens, by layer and head.
-#
-# The arrays are mapped, not read: what is looked at is what is loaded.
-
-#: Rows that are read before memory is given back.
-ROWS_AT_A_TIME = 1024
-
-Mapped = NDArray[Any]
-
-#: In a worker, the cloud that it opened last.
-_SEEN: dict[str, CloudFile] = {}
-
-
-class Rows(NamedTuple):
-    """Some tokens of a head, in memory: one row per token."""
-
-    q: NDArray[np.float32]
-    k: NDArray[np.float32]
-    v: NDArray[np.float32]
-
-
 @dataclass(frozen=True, eq=False)
-class HeadCloud:
-    """The tokens of one head, as views of the files.
+class LayerCloud:
+    """The tokens of one layer, as views of the files.
 
     Attributes
     ----------
+    layer, heads, key_heads, group
+        Number of the layer, its stored query and key heads, and query heads of a key head.
     q, k, v
-        [tokens, d], mapped; as they enter the softmax.
-    scaling
-        Factor of the logits.
-    softcap
-        Bound of the logits, or None.
+        [heads or key heads, tokens, d], mapped; as they enter the softmax.
+    scaling, softcap, window
+        Factor and bound of the logits, and the sliding window of the layer.
     """
-
-    layer: int
-    head: int
-    key_head: int
-    q: Mapped
-    k: Mapped
-    v: Mapped
-    scaling: float
-    softcap: float | None
-
-    def take(self, rows: NDArray[np.int64] | slice) -> Rows:
-        """Load some tokens, in the order given."""
-        if isinstance(rows, slice):
-            return Rows(*(np.array(x[rows]) for x in (self.q, self.k, self.v)))
-        return Rows(*(read_rows(x, np.asarray(rows)) for x in (self.q, self.k, self.v)))
-
-    def as_head(self, rows: NDArray[np.int64] | slice = slice(None)) -> ArrayHead:
-        """The empirical law of the tokens as a head of the theory (in float64, in memory)."""
-        q, k, v = self.take(rows)
-        return array_head(q, k, v, scale=self.scaling)
-
-
-@dataclass(frozen=True, eq=False)
-class LayerCloud:
-    """The tokens of one layer, as views of the files."""
 
     layer: int
     heads: tuple[int, ...]
@@ -196,6 +132,16 @@ class LayerCloud:
         """Index of the array of keys and values that each query head uses."""
         return [self.key_heads.index(head // self.group) for head in self.heads]
 
+    def head(self, head: int) -> tuple[Mapped, Mapped, Mapped]:
+        """Queries, keys and values of a query head, [tokens, d], mapped."""
+        if head not in self.heads:
+            raise InputError(
+                f"the cloud holds no head {head!r}; it holds {', '.join(map(str, self.heads))}"
+            )
+        at = self.heads.index(head)
+        key_head = self.served_by[at]
+        return self.q[at], self.k[key_head], self.v[key_head]
+
     def let_go(self) -> None:
         """Give back the memory of what was read so far; the files stay mapped.
 
@@ -204,19 +150,6 @@ class LayerCloud:
         """
         for array in (self.q, self.k, self.v):
             let_go(array)
-
-    def head(self, head: int) -> HeadCloud:
-        """The tokens of a query head."""
-        if head not in self.heads:
-            raise InputError(
-                f"the cloud holds no head {head!r}; it holds {', '.join(map(str, self.heads))}"
-            )
-        key_head = head // self.group
-        j = self.key_heads.index(key_head)
-        q = self.q[self.heads.index(head)]
-        return HeadCloud(
-            self.layer, head, key_head, q, self.k[j], self.v[j], self.scaling, self.softcap
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,46 +162,38 @@ class CloudFile:
         Where the arrays are. A temporary one is removed with the object.
     manifest
         What the cloud is made of: model, text, options.
+    details
+        Scaling, soft cap and window by the number of the layer.
     """
 
     folder: Path
-    manifest: dict[str, Any] = field(repr=False)
-    details: dict[str, Any] = field(repr=False)
+    manifest: Manifest = field(repr=False)
+    details: dict[str, _LayerDetails] = field(repr=False)
 
     @property
     def rows(self) -> int:
         """Number of tokens."""
-        return int(self.manifest["rows"])
+        return self.manifest.rows
 
     @property
     def layers(self) -> tuple[int, ...]:
         """Layers it holds."""
-        return tuple(self.manifest["layers"])
+        return self.manifest.layers
 
     @property
     def heads(self) -> tuple[int, ...]:
         """Query heads it holds."""
-        return tuple(self.manifest["heads"])
+        return self.manifest.heads
 
     @cached_property
     def token_ids(self) -> Mapped:
         """Token id of each row."""
-        return self._array("token_ids")
+        return open_mapped(self.folder / "token_ids.npy", (self.rows,))
 
     @cached_property
     def passage(self) -> Mapped:
         """Number of the passage of each row."""
-        return self._array("passage")
-
-    @cached_property
-    def position(self) -> Mapped:
-        """Position of each row in its passage, delimiters counted."""
-        return self._array("position")
-
-    @cached_property
-    def is_delimiter(self) -> Mapped:
-        """Whether a row is a delimiter; never, unless delimiters were kept."""
-        return self._array("is_delimiter")
+        return open_mapped(self.folder / "passage.npy", (self.rows,))
 
     def layer(self, layer: int) -> LayerCloud:
         """The tokens of a layer."""
@@ -276,64 +201,28 @@ class CloudFile:
             raise InputError(
                 f"the cloud holds no layer {layer!r}; it holds {', '.join(map(str, self.layers))}"
             )
-        q, k, v = (self._layer_array(layer, kind) for kind in KINDS)
+        manifest = self.manifest
+        q, k, v = (
+            open_mapped(array_path(self.folder, layer, kind), manifest.shape(kind))
+            for kind in KINDS
+        )
         details = self.details[str(layer)]
         return LayerCloud(
-            layer=layer,
-            heads=self.heads,
-            key_heads=tuple(self.manifest["key_heads"]),
-            group=int(self.manifest["group"]),
-            q=q,
-            k=k,
-            v=v,
-            scaling=float(details["scaling"]),
-            softcap=details["softcap"],
-            window=details["window"],
+            layer, manifest.heads, manifest.key_heads, manifest.group, q, k, v, *details
         )
 
-    def sample_rows(
-        self, n: int, replicate: int = 0, *, replace: bool = False
-    ) -> NDArray[np.int64]:
-        """Draw ``n`` rows, the same for all layers and heads; a function of (seed, replicate)."""
-        if not replace and n > self.rows:
-            raise InputError(
-                f"n is {n}, but the cloud has {self.rows} tokens; draw with replacement, or fewer"
-            )
-        rng = random_stream(int(self.manifest["seed"]), "cloud rows", int(replace), replicate)
-        return np.asarray(rng.choice(self.rows, size=n, replace=replace), dtype=np.int64)
 
-    def _array(self, name: str) -> Mapped:
-        return self._checked(self.folder / f"{name}.npy", (self.rows,))
-
-    def _layer_array(self, layer: int, kind: str) -> Mapped:
-        count = len(self.manifest["heads" if kind == "q" else "key_heads"])
-        shape = (count, self.rows, int(self.manifest["head_dim"]))
-        return self._checked(array_path(self.folder, layer, kind), shape)
-
-    def _checked(self, path: Path, shape: tuple[int, ...]) -> Mapped:
-        """An array of the cloud, of the shape that its manifest says."""
-        array = open_mapped(path)
-        if array.shape != shape:
-            raise InputError(
-                f"{path} is damaged: its shape is {array.shape}, not {shape}; remove the folder "
-                "and collect the cloud again"
-            )
-        return array
-
-
-def read_rows(
-    array: Mapped, rows: NDArray[np.int64], at_a_time: int = ROWS_AT_A_TIME
-) -> NDArray[np.float32]:
+def read_rows(array: Mapped, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Some tokens of an array [..., tokens, d], in memory, in the order given.
 
     With each row the system maps its neighbourhood (64 kB), so that a few thousand rows of many
-    heads would take gigabytes; here it is given back after ``at_a_time`` of them.
+    heads would take gigabytes; here it is given back after 1,024 of them.
     """
     out = np.empty((*array.shape[:-2], len(rows), array.shape[-1]), array.dtype)
     order = np.argsort(rows, kind="stable")  # from front to back
     for index in np.ndindex(*array.shape[:-2]):
-        for start in range(0, len(rows), at_a_time):
-            part = order[start : start + at_a_time]
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            part = order[start : start + ROWS_AT_A_TIME]
             out[index][part] = array[index][rows[part]]
             let_go(array)
     return out
@@ -355,21 +244,26 @@ def open_cloud(folder: str | Path) -> CloudFile:
         When the folder holds none, or one that is not finished.
     """
     place = Path(folder)
-    manifest, progress = read_manifest(place), read_progress(place)
-    if manifest is None or manifest.get("format") != FORMAT:
+    manifest = read_record(place / MANIFEST, Manifest)
+    progress = read_record(place / PROGRESS, Progress)
+    if manifest is None or manifest.format != FORMAT:
         raise InputError(f"{str(folder)!r} does not hold a token cloud of this version")
-    if progress is None or progress["passages"] < manifest["passages"]:
-        done = 0 if progress is None else progress["passages"]
+    if progress is None or progress.passages < manifest.passages:
+        done = 0 if progress is None else progress.passages
         raise InputError(
-            f"the cloud in {str(folder)!r} is not finished ({done} of {manifest['passages']} "
+            f"the cloud in {str(folder)!r} is not finished ({done} of {manifest.passages} "
             "passages); collect it again with the same options to continue"
         )
-    for layer in manifest["layers"]:
-        if str(layer) not in progress["layers"]:
+    for layer in manifest.layers:
+        if str(layer) not in progress.layers:
             raise InputError(f"{place / PROGRESS} is damaged: layers has no {str(layer)!r}")
-    if {head // manifest["group"] for head in manifest["heads"]} - set(manifest["key_heads"]):
+    if {head // manifest.group for head in manifest.heads} - set(manifest.key_heads):
         raise InputError(f"{place / MANIFEST} is damaged: key_heads lacks some that heads need")
-    return CloudFile(place, manifest, progress["layers"])
+    return CloudFile(place, manifest, progress.layers)
+
+
+#: In a worker, the cloud that it opened last.
+_SEEN: dict[str, CloudFile] = {}
 
 
 def seen_cloud(folder: str) -> CloudFile:
@@ -380,7 +274,7 @@ def seen_cloud(folder: str) -> CloudFile:
     InputError
         When this machine does not see it.
     """
-    manifest = read_manifest(Path(folder))
+    manifest = read_record(Path(folder) / MANIFEST, Manifest)
     if manifest is None:
         raise InputError(
             f"the worker on {socket.gethostname()} does not see {folder}; let --out be a "
@@ -392,20 +286,23 @@ def seen_cloud(folder: str) -> CloudFile:
     return _SEEN[folder]
 
 
-def open_mapped(path: Path) -> Mapped:
+def open_mapped(path: Path, shape: tuple[int, ...]) -> Mapped:
     """Map an array's file for reading.
 
     Raises
     ------
     InputError
-        When it is missing or damaged.
+        When it is missing, damaged or of another shape.
     """
     try:
-        return map_array(path)
+        array = map_array(path)
+        if array.shape != shape:
+            raise InputError(f"its shape is {array.shape}, not {shape}")
     except (OSError, InputError) as error:
         raise InputError(
             f"{path} is missing or damaged ({error}); remove the folder and collect the cloud again"
         ) from error
+    return array
 
 
 def remove_with(cloud: CloudFile) -> None:

@@ -1,11 +1,11 @@
-"""Writing the arrays of a cloud, a batch of passages at a time."""
+"""Run a model over a text: store what its attention layers see, or look at it as it comes."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import io
-import json
+import itertools
 import os
 import shutil
 import tempfile
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.atomic import TEMPORARY, write_atomically
+from esscher.core.codec import as_json
 from esscher.core.errors import InputError
-from esscher.core.streams import random_stream
 from esscher.core.untrusted import open_regular_for_writing
 from esscher.core.validation import as_dim, as_indices
 from esscher.engine.models.capture import run_captured
-from esscher.engine.models.inputs import LayerCapture
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.cloud import (
     FORMAT,
@@ -34,13 +33,13 @@ from esscher.engine.text.cloud import (
     MANIFEST,
     PROGRESS,
     CloudFile,
+    Manifest,
+    Progress,
     array_path,
     cloud_bytes,
-    key_heads_of,
     open_cloud,
     open_mapped,
-    read_manifest,
-    read_progress,
+    read_record,
     remove_with,
 )
 from esscher.engine.text.documents import TextSource
@@ -50,29 +49,8 @@ from esscher.engine.text.packing import Passage, PassageSet, read_passages
 EVERY = 5.0
 #: Room to leave on the disk beyond the arrays.
 MARGIN = 64 * 2**20
-
-
-def check_room(folder: Path, manifest: dict[str, Any]) -> None:
-    """Check that a cloud fits on the disk before anything is computed.
-
-    Raises
-    ------
-    InputError
-        With the room needed and the room there is.
-    """
-    needed = cloud_bytes(
-        rows=manifest["rows"],
-        layers=len(manifest["layers"]),
-        heads=len(manifest["heads"]),
-        key_heads=len(manifest["key_heads"]),
-        head_dim=manifest["head_dim"],
-    )
-    free = shutil.disk_usage(folder).free
-    if needed + MARGIN > free:
-        raise InputError(
-            f"the cloud needs {needed / 1e9:.1f} GB, but {folder} has only {free / 1e9:.1f} GB "
-            "left; choose fewer layers, heads or tokens, or another folder"
-        )
+#: Tokens that the model reads at a time; bounds memory, and larger batches are hardly faster.
+BATCH_TOKENS = 4096
 
 
 class CloudWriter:
@@ -83,21 +61,29 @@ class CloudWriter:
     files survive a power cut; nobody continues a temporary cloud.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], *, durable: bool = True) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, *, durable: bool) -> None:
         self._folder, self._manifest, self._durable = folder, manifest, durable
         self._files: dict[tuple[int, str], tuple[int, int]] = {}
-        progress = read_progress(folder) or {"passages": 0, "layers": {}}
-        self.done = int(progress["passages"])
-        self._details: dict[str, Any] = progress["layers"]
-        self._recorded = time.monotonic()
+        progress = read_record(folder / PROGRESS, Progress) or Progress(passages=0, layers={})
+        self.done, self._details = progress.passages, dict(progress.layers)
 
     def __enter__(self) -> CloudWriter:
+        """Open the arrays' files, making them if need be."""
         try:
-            for layer in self._manifest["layers"]:
-                for kind in KINDS:
-                    self._files[layer, kind] = self._open(layer, kind)
-        except BaseException:
+            for layer, kind in itertools.product(self._manifest.layers, KINDS):
+                path = array_path(self._folder, layer, kind)
+                shape = self._manifest.shape(kind)
+                if not path.exists():
+                    new = path.with_name(f"{path.name}{TEMPORARY}")
+                    new.unlink(missing_ok=True)  # it may be a link to elsewhere
+                    np.lib.format.open_memmap(new, "w+", np.float32, shape)
+                    os.replace(new, path)  # so that a file with this name is whole
+                start = path.stat().st_size - open_mapped(path, shape).nbytes
+                self._files[layer, kind] = open_regular_for_writing(path), start
+        except BaseException as error:
             self._close()
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
             raise
         return self
 
@@ -110,108 +96,51 @@ class CloudWriter:
         try:
             # After an error, what is lost by not recording is only time: the error matters more.
             with contextlib.suppress(*([InputError] if error is not None else [])):
-                self._record()
+                self.record()
         finally:
             self._close()
 
-    def write(self, capture: LayerCapture, keep: NDArray[np.bool_], first: int) -> None:
+    def write(self, capture: LayerInputs, keep: NDArray[np.bool_], first: int) -> None:
         """Write the kept tokens [batch, n] of a layer, from row ``first`` on."""
-        self._details[str(capture.layer)] = {
-            "scaling": capture.scaling,
-            "softcap": capture.softcap,
-            "window": capture.window,
-        }
-        heads, key_heads = self._manifest["heads"], self._manifest["key_heads"]
-        for kind, tensor, chosen in (
-            ("q", capture.q, heads),
-            ("k", capture.k, key_heads),
-            ("v", capture.v, key_heads),
-        ):
-            self._write_kind(capture.layer, kind, tensor, chosen, keep, first)
+        self._details[str(capture.layer)] = (capture.scaling, capture.softcap, capture.window)
+        manifest = self._manifest
+        for kind, tensor in zip(KINDS, (capture.q, capture.k, capture.v), strict=True):
+            handle, start = self._files[capture.layer, kind]
+            array = tensor.float().cpu().numpy()
+            row = 4 * array.shape[-1]
+            for place, head in enumerate(manifest.heads if kind == "q" else manifest.key_heads):
+                # The last passage may hold more tokens than the cloud wants.
+                room = row * (manifest.rows - first)
+                data = np.ascontiguousarray(array[:, head][keep]).data.cast("B")[:room]
+                at = start + row * (place * manifest.rows + first)
+                try:
+                    while data:
+                        written = os.pwrite(handle, data, at)
+                        data, at = data[written:], at + written
+                except OSError as error:
+                    raise self._unwritable(error) from error
 
-    def finish(self, passages: int) -> None:
-        """Note that all layers of the first ``passages`` passages are written."""
-        self.done = passages
-        if time.monotonic() - self._recorded > EVERY:
-            self._record()
-
-    def _write_kind(
-        self,
-        layer: int,
-        kind: str,
-        tensor: Tensor,
-        chosen: Sequence[int],
-        keep: NDArray[np.bool_],
-        first: int,
-    ) -> None:
-        handle, offset = self._files[layer, kind]
-        array = tensor.float().cpu().numpy()
-        row = 4 * array.shape[-1]
-        for place, head in enumerate(chosen):
-            data = np.ascontiguousarray(array[:, head][keep]).data.cast("B")
-            at = offset + row * (place * self._manifest["rows"] + first)
-            # The last passage may hold more tokens than the cloud wants.
-            room = row * (self._manifest["rows"] - first)
-            _write_all(handle, data[:room], at, self._folder)
-
-    def _open(self, layer: int, kind: str) -> tuple[int, int]:
-        """Open an array's file, making it if need be; also the place of its first number."""
-        path = array_path(self._folder, layer, kind)
-        count = len(self._manifest["heads" if kind == "q" else "key_heads"])
-        shape = (count, self._manifest["rows"], self._manifest["head_dim"])
-        try:
-            if not path.exists():
-                new = path.with_name(f"{path.name}{TEMPORARY}")
-                new.unlink(missing_ok=True)  # it may be a link to elsewhere
-                np.lib.format.open_memmap(new, "w+", np.float32, shape)
-                os.replace(new, path)  # so that a file with this name is whole
-            mapped = open_mapped(path)
-            if mapped.shape != shape:
-                raise InputError(f"{path} does not belong to this cloud; remove the folder")
-            return open_regular_for_writing(path), path.stat().st_size - mapped.nbytes
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-
-    def _record(self) -> None:
+    def record(self) -> None:
         """Bring the arrays to the disk, then the number of passages that are in them."""
         try:
             for handle, _ in self._files.values():
                 if self._durable:
                     os.fsync(handle)
         except OSError as error:
-            raise _cannot_write(self._folder, error) from error
-        progress = {"passages": self.done, "layers": self._details}
-        write_atomically(self._folder / PROGRESS, json.dumps(progress, indent=1).encode())
-        self._recorded = time.monotonic()
+            raise self._unwritable(error) from error
+        progress = Progress(passages=self.done, layers=self._details)
+        write_atomically(self._folder / PROGRESS, as_json(progress))
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"cannot write to {self._folder}: {error.strerror or error}; make room and run the "
+            "same again: it continues where it stopped"
+        )
 
     def _close(self) -> None:
         for handle, _ in self._files.values():
             os.close(handle)
         self._files.clear()
-
-
-def _write_all(handle: int, data: memoryview, at: int, folder: Path) -> None:
-    try:
-        while data:
-            written = os.pwrite(handle, data, at)
-            data, at = data[written:], at + written
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-
-
-def _cannot_write(folder: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write to {folder}: {error.strerror or error}; make room and run the same again: "
-        "it continues where it stopped"
-    )
-
-
-# Run a model over a text: keep what its attention layers see, or look at it as it comes.
-
-#: Tokens that the model reads at a time; bounds memory, and larger batches are hardly faster.
-BATCH_TOKENS = 4096
-#: Keys of a manifest that may differ between a cloud and the request that continues it.
-FREE_KEYS = ("source", "versions")
 
 
 def collect_cloud(
@@ -222,13 +151,12 @@ def collect_cloud(
     context: int | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    seed: int = 0,
     drop_delimiters: bool = True,
     folder: str | Path | None = None,
     column: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Callable[[int, int], object] | None = None,
-    watch: Callable[[Sequence[Passage], LayerCapture], object] | None = None,
+    watch: Callable[[Sequence[Passage], LayerInputs], object] | None = None,
 ) -> CloudFile:
     """Collect queries, keys and values of a text's first ``tokens`` tokens, on disk.
 
@@ -250,8 +178,6 @@ def collect_cloud(
         Tokens of a passage; as many as the model reads, but at most 512, if left out.
     layers, heads
         What to keep; everything if left out.
-    seed
-        Seed of :meth:`CloudFile.sample_rows`.
     drop_delimiters
         Leave delimiters out of the cloud (they are part of the passages in any case).
     folder
@@ -272,7 +198,6 @@ def collect_cloud(
         When the text is too short, the disk too small, or the folder holds something else.
     """
     tokens, batch_tokens = as_dim(tokens, "tokens"), as_dim(batch_tokens, "batch_tokens")
-    random_stream(seed, "cloud rows")  # says what is wrong with the seed before any work is done
     context = min(loaded.max_positions, 512) if context is None else context
     if isinstance(source, PassageSet):
         text = source
@@ -282,12 +207,54 @@ def collect_cloud(
     ends = np.cumsum([k.sum() for k in keep])
     needed = int(np.searchsorted(ends, tokens)) + 1  # delimiters that are kept may fill the cloud
     text, keep = dataclasses.replace(text, passages=text.passages[:needed]), keep[:needed]
-    manifest = _manifest(loaded, text, tokens, layers, heads, seed, drop_delimiters)
+    shape = loaded.shape
+    group = shape.heads // shape.key_heads
+    chosen = as_indices(heads, shape.heads, "heads")
+    manifest = Manifest(
+        format=FORMAT,
+        model=Path(loaded.name).name,
+        weight_hash=loaded.weight_hash,
+        source=text.source,
+        text_hash=text.text_hash,
+        context=text.context,
+        passages=len(text),
+        rows=tokens,
+        layers=tuple(as_indices(layers, shape.layers, "layers")),
+        heads=tuple(chosen),
+        key_heads=tuple(sorted({head // group for head in chosen})),
+        group=group,
+        head_dim=shape.head_dim,
+        drop_delimiters=drop_delimiters,
+    )
     place = Path(tempfile.mkdtemp(prefix="esscher-cloud-") if folder is None else folder)
     try:
         _prepare(place, manifest, text, keep)
         with CloudWriter(place, manifest, durable=folder is not None) as writer:
-            _fill(loaded, text, keep, manifest, writer, batch_tokens, progress, watch)
+            recorded, done = time.monotonic(), writer.done
+            for start, stop in _batches(text, done if watch is None else 0, batch_tokens):
+                part, kept = text[start:stop], np.stack(keep[start:stop])
+                first, missing = int(ends[start] - keep[start].sum()), stop > done
+
+                def sink(
+                    capture: LayerInputs,
+                    part: Sequence[Passage] = part,
+                    kept: NDArray[np.bool_] = kept,
+                    first: int = first,
+                    missing: bool = missing,
+                ) -> None:
+                    if missing:
+                        writer.write(capture, kept, first)
+                    if watch is not None:
+                        watch(part, capture)
+
+                run_captured(loaded, batch_ids(part), sink, layers=manifest.layers)
+                if missing:
+                    writer.done = stop
+                    if time.monotonic() - recorded > EVERY:
+                        writer.record()
+                        recorded = time.monotonic()
+                if progress is not None:
+                    progress(stop, len(text))
         cloud = open_cloud(place)
     except BaseException:
         if folder is None:
@@ -298,113 +265,49 @@ def collect_cloud(
     return cloud
 
 
-def _manifest(
-    loaded: LoadedModel,
-    text: PassageSet,
-    tokens: int,
-    layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
-    seed: int,
-    drop_delimiters: bool,
-) -> dict[str, Any]:
-    shape = loaded.shape
-    group = shape.heads // shape.key_heads
-    return {
-        "format": FORMAT,
-        "model": loaded.summary | {"name": Path(loaded.name).name},
-        "weight_hash": loaded.weight_hash,
-        "source": text.source,
-        "text_hash": text.text_hash,
-        "context": text.context,
-        "passages": len(text),
-        "rows": tokens,
-        "layers": list(as_indices(layers, shape.layers, "layers")),
-        "heads": list(as_indices(heads, shape.heads, "heads")),
-        "key_heads": list(key_heads_of(heads, shape.heads, group)),
-        "group": group,
-        "head_dim": shape.head_dim,
-        "drop_delimiters": drop_delimiters,
-        "seed": int(seed),
-        "versions": dict(loaded.provenance["versions"]),
-    }
-
-
 def _prepare(
-    folder: Path, manifest: dict[str, Any], text: PassageSet, keep: Sequence[NDArray[np.bool_]]
+    folder: Path, manifest: Manifest, text: PassageSet, keep: Sequence[NDArray[np.bool_]]
 ) -> None:
-    """Make a cloud's folder, or check that it is the one to continue."""
+    """Make a cloud's folder, or check that it is the one to continue; store its tokens."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    stored = read_manifest(folder)
+    stored = read_record(folder / MANIFEST, Manifest)
     if stored is None:
         if any(folder.iterdir()):
             raise InputError(f"the folder {folder} is not empty; choose a new or empty one")
-        check_room(folder, manifest)
-        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-        stored = manifest
-    for key, value in manifest.items():
-        if key not in FREE_KEYS and stored.get(key) != value:
+        needed = cloud_bytes(
+            rows=manifest.rows,
+            layers=len(manifest.layers),
+            heads=len(manifest.heads),
+            key_heads=len(manifest.key_heads),
+            head_dim=manifest.head_dim,
+        )
+        free = shutil.disk_usage(folder).free
+        if needed + MARGIN > free:
             raise InputError(
-                f"the folder {folder} holds a cloud with another {key} ({stored.get(key)!r} "
-                f"instead of {value!r}); choose another folder"
+                f"the cloud needs {needed / 1e9:.1f} GB, but {folder} has only {free / 1e9:.1f} "
+                "GB left; choose fewer layers, heads or tokens, or another folder"
+            )
+        write_atomically(folder / MANIFEST, as_json(manifest))
+        stored = manifest
+    for key in manifest.__struct_fields__:
+        before, now = getattr(stored, key), getattr(manifest, key)
+        if key not in ("model", "source") and before != now:  # names say nothing
+            raise InputError(
+                f"the folder {folder} holds a cloud with another {key} ({before!r} instead of "
+                f"{now!r}); choose another folder"
             )
     if not (folder / PROGRESS).exists():
-        _write_tokens(folder, manifest["rows"], text, keep)
-
-
-def _write_tokens(
-    folder: Path, rows: int, text: PassageSet, keep: Sequence[NDArray[np.bool_]]
-) -> None:
-    """Store which token each row is."""
-    both = list(zip(text, keep, strict=True))
-    arrays = {
-        "token_ids": [passage.ids[kept] for passage, kept in both],
-        "passage": [np.full(kept.sum(), passage.number) for passage, kept in both],
-        "position": [np.flatnonzero(kept) for kept in keep],
-        "is_delimiter": [passage.is_delimiter[kept] for passage, kept in both],
-    }
-    for name, parts in arrays.items():
-        buffer = io.BytesIO()
-        np.save(buffer, np.concatenate(parts)[:rows])
-        write_atomically(folder / f"{name}.npy", buffer.getvalue())
-
-
-def _fill(
-    loaded: LoadedModel,
-    text: Sequence[Passage],
-    keep: Sequence[NDArray[np.bool_]],
-    manifest: dict[str, Any],
-    writer: CloudWriter,
-    batch_tokens: int,
-    progress: Callable[[int, int], object] | None,
-    watch: Callable[[Sequence[Passage], LayerCapture], object] | None,
-) -> None:
-    """Run the model over the passages that are not done yet, or over all that are watched."""
-    firsts = np.concatenate([[0], np.cumsum([k.sum() for k in keep])])
-    done = writer.done
-    for start, stop in _batches(text, done if watch is None else 0, batch_tokens):
-        part, kept, first = text[start:stop], np.stack(keep[start:stop]), int(firsts[start])
-        missing = stop > done
-
-        def sink(
-            capture: LayerCapture,
-            part: Sequence[Passage] = part,
-            kept: NDArray[np.bool_] = kept,
-            first: int = first,
-            missing: bool = missing,
-        ) -> None:
-            if missing:
-                writer.write(capture, kept, first)
-            if watch is not None:
-                watch(part, capture)
-
-        run_captured(loaded, batch_ids(part), sink, layers=manifest["layers"])
-        if missing:
-            writer.finish(stop)
-        if progress is not None:
-            progress(stop, len(text))
+        pairs = list(zip(text, keep, strict=True))
+        for name, parts in {
+            "token_ids": [passage.ids[kept] for passage, kept in pairs],
+            "passage": [np.full(kept.sum(), passage.number) for passage, kept in pairs],
+        }.items():
+            buffer = io.BytesIO()
+            np.save(buffer, np.concatenate(parts)[: manifest.rows])
+            write_atomically(folder / f"{name}.npy", buffer.getvalue())
 
 
 def _batches(text: Sequence[Passage], start: int, batch_tokens: int) -> Iterator[tuple[int, int]]:
@@ -430,7 +333,7 @@ def batch_ids(text: Sequence[Passage]) -> Tensor:
 def visit_passages(
     loaded: LoadedModel,
     text: Iterable[Passage],
-    sink: Callable[[Passage, LayerCapture], object],
+    sink: Callable[[Passage, LayerInputs], object],
     *,
     layers: Sequence[int] | None = None,
 ) -> None:
@@ -449,13 +352,13 @@ def visit_passages(
 
 def iterate_passages(
     loaded: LoadedModel, text: Iterable[Passage], *, layers: Sequence[int] | None = None
-) -> Iterator[tuple[Passage, LayerCapture]]:
+) -> Iterator[tuple[Passage, LayerInputs]]:
     """Yield every chosen layer of every passage, layer after layer within a passage.
 
     Holds the chosen layers of one passage at a time; :func:`visit_passages` holds only one layer.
     """
     for passage in text:
-        captured: list[LayerCapture] = []
+        captured: list[LayerInputs] = []
         run_captured(loaded, batch_ids([passage]), captured.append, layers=layers)
         captured.reverse()
         while captured:

@@ -9,6 +9,7 @@ import gzip
 import importlib
 import io
 import lzma
+import math
 import os
 import re
 import sys
@@ -38,37 +39,30 @@ TEXT_SUFFIXES = frozenset(TEXT_ENDINGS.split())
 
 def text_files(folder: Path) -> list[Path]:
     """Text files of a folder and its subfolders, in alphabetical order, without hidden ones."""
-    found = []
+    root = folder.resolve()
+    # in a folder of the hub's cache (snapshots/COMMIT), links lead to blobs
+    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
+    paths = []
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             path = Path(place) / name
-            if not name.startswith(".") and suffix_of(path) in TEXT_SUFFIXES:
-                _check_inside(path, folder)
-                found.append(path)
-    if not found:
+            if name.startswith(".") or suffix_of(path) not in TEXT_SUFFIXES:
+                continue
+            # somebody else may have made a link that leads elsewhere
+            target = path.resolve() if path.is_symlink() else root
+            if not any(target.is_relative_to(inside) for inside in (root, *blobs)):
+                raise InputError(
+                    f"{path} is a link that leads out of the folder; copy the text into it, or "
+                    "give the file itself"
+                )
+            paths.append(path)
+    if not paths:
         raise InputError(
             f"the folder {str(folder)!r} has no text files in it (looked for endings such as .txt, "
             ".md, .jsonl, .parquet, .py, also packed); give a file"
         )
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
-
-
-def _check_inside(path: Path, folder: Path) -> None:
-    """Refuse a link that leads out of a folder: somebody else may have made it.
-
-    In a folder of the hub's cache (``snapshots/COMMIT``), links lead to ``blobs`` beside it.
-    """
-    if not path.is_symlink():
-        return
-    root = folder.resolve()
-    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
-    target = path.resolve()
-    if not any(target.is_relative_to(place) for place in (root, *blobs)):
-        raise InputError(
-            f"{path} is a link that leads out of the folder; copy the text into it, or give the "
-            "file itself"
-        )
+    return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
 def suffix_of(path: Path) -> str:
@@ -152,78 +146,65 @@ NAME = re.compile(
 NAMED = 30
 
 
-def table_rows(path: Path, column: str | None) -> Iterator[str]:
+def table_rows(source: str, column: str | None) -> Iterator[str]:
     """Yield the texts of a table, one per row; rows without one are left out.
 
-    Raises
-    ------
-    InputError
-        When ``datasets`` is not installed, or the file has no such column or cannot be read.
-    """
-    datasets = _datasets(str(path))
-    open_regular(path).close()
-    # a name is taken for a pattern
-    place = glob.escape(str(path.resolve()))
-    return _texts(
-        lambda: datasets.load_dataset(
-            TABLES[suffix_of(path)], data_files=place, split="train", streaming=True
-        ),
-        f"{path} cannot be read",
-        str(path),
-        column,
-    )
-
-
-def dataset_rows(source: str, column: str | None) -> Iterator[str]:
-    """Yield the texts of a dataset on the hub; only what is asked for is downloaded.
+    Parameters
+    ----------
+    source
+        A file, or ``hf:NAME[@CONFIG][:SPLIT]`` for a dataset on the hub, of which no more than
+        needed is downloaded.
+    column
+        The column with the texts; if left out, ``text``, or the only one with text.
 
     Raises
     ------
     InputError
-        When the name cannot be understood, ``datasets`` is not installed, or nothing can be read.
+        When ``datasets`` is not installed, the name is of another form, the table has no such
+        column, or it cannot be read.
     """
     match = NAME.fullmatch(source)
-    if match is None:
+    if match is None and source.startswith("hf:"):
         raise InputError(f"{source!r} is not of the form hf:NAME[@CONFIG][:SPLIT]")
-    datasets = _datasets(source)
-    return _texts(
-        lambda: datasets.load_dataset(
-            match["name"], match["config"], split=match["split"] or "train", streaming=True
-        ),
-        f"the dataset {source!r} cannot be read; check its name, configuration and split, and the "
-        "network",
-        source,
-        column,
-    )
-
-
-def _datasets(source: str) -> Any:
     try:
-        return importlib.import_module("datasets")
+        datasets: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise InputError(
             f"reading {source} needs the package datasets; install it with: {INSTALL}"
         ) from error
+    place: tuple[str, ...]
+    if match is not None:
+        place, options = (match["name"], match["config"]), {"split": match["split"] or "train"}
+        trouble = (
+            f"the dataset {source!r} cannot be read; check its name, configuration and split, and "
+            "the network"
+        )
+    else:
+        path = Path(source)
+        open_regular(path).close()
+        # a name is taken for a pattern
+        files = glob.escape(str(path.resolve()))
+        place, options = (TABLES[suffix_of(path)],), {"data_files": files, "split": "train"}
+        trouble = f"{source} cannot be read"
 
+    def texts() -> Iterator[str]:
+        chosen = None
+        try:
+            for row in datasets.load_dataset(*place, **options, streaming=True):
+                chosen = chosen or _choose_column(row, column, source)
+                value = row.get(chosen)
+                if value is not None and not isinstance(value, str):
+                    raise InputError(
+                        f"{chosen!r} of {source} holds {type(value).__name__}; it must be text"
+                    )
+                if value is not None:
+                    yield value
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{trouble} ({type(error).__name__}: {first_line(error)})") from error
 
-def _texts(opened: Any, trouble: str, name: str, column: str | None) -> Iterator[str]:
-    """The texts of rows; whatever the library raises is an ``InputError``."""
-    chosen = None
-    try:
-        for row in opened():
-            if chosen is None:
-                chosen = _choose_column(row, column, name)
-            value = row.get(chosen)
-            if value is not None and not isinstance(value, str):
-                raise InputError(
-                    f"{chosen!r} of {name} holds {type(value).__name__}; it must be text"
-                )
-            if value is not None:
-                yield value
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{trouble} ({type(error).__name__}: {first_line(error)})") from error
+    return texts()
 
 
 def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
@@ -234,28 +215,28 @@ def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
     InputError
         Listing the columns, when there is no such column or no obvious one.
     """
+
+    def listed(names: Sequence[str]) -> str:
+        """Names for the message, however many and however long."""
+        some = ", ".join(shortened(name)[1:-1] for name in names[:NAMED])
+        return (some or "none") + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
     texts = [key for key, value in row.items() if isinstance(value, str)]
-    if asked is not None:
-        if asked not in row:
-            raise InputError(f"{name} has no column {asked!r}; its columns: {_listed(list(row))}")
-        if row[asked] is not None and asked not in texts:
-            raise InputError(
-                f"the column {asked!r} of {name} is not text; columns with text: {_listed(texts)}"
-            )
-        return asked
-    if "text" in row:
-        return "text"
-    if len(texts) == 1:
-        return texts[0]
-    raise InputError(
-        f"choose the column of {name} that holds the text; its columns: {_listed(list(row))}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names of columns for a message, however many and however long."""
-    some = ", ".join(shortened(name)[1:-1] for name in names[:NAMED])
-    return (some or "none") + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    if asked is None:
+        if "text" in row:
+            return "text"
+        if len(texts) == 1:
+            return texts[0]
+        raise InputError(
+            f"choose the column of {name} that holds the text; its columns: {listed(list(row))}"
+        )
+    if asked not in row:
+        raise InputError(f"{name} has no column {asked!r}; its columns: {listed(list(row))}")
+    if row[asked] is not None and asked not in texts:
+        raise InputError(
+            f"the column {asked!r} of {name} is not text; columns with text: {listed(texts)}"
+        )
+    return asked
 
 
 # Texts that every Python has, by name: ``demo:docs`` and ``demo:code``.
@@ -383,8 +364,7 @@ def read_text(
     """
     if limit_chars is not None and (isinstance(limit_chars, bool) or int(limit_chars) < 1):
         raise InputError(f"limit_chars is {limit_chars!r}; it must be at least 1, or None")
-    title = source_name(source)
-    return _read(title, _find(source, column), limit_chars)
+    return _cut(source_name(source), _documents(source, column), limit_chars)
 
 
 def check_text(source: TextSource, column: str | None = None) -> None:
@@ -411,7 +391,7 @@ def source_name(source: TextSource) -> str:
     return "text in memory"
 
 
-def _find(source: TextSource, column: str | None) -> Iterator[Named]:
+def _documents(source: TextSource, column: str | None) -> Iterator[Named]:
     """The documents of a source, each with its name and its text in chunks."""
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, (bytes, bytearray)) or not isinstance(source, Iterable):
@@ -419,10 +399,10 @@ def _find(source: TextSource, column: str | None) -> Iterator[Named]:
                 f"text is {type(source).__name__}; it must be the name of a file or folder, or a "
                 "list of strings"
             )
-        return _given(source)
+        return _strings(source)
     name = os.fspath(source)
     if name.startswith("hf:"):
-        return ((name, iter([text])) for text in dataset_rows(name, column))
+        return ((name, iter([text])) for text in table_rows(name, column))
     if column is not None and name.startswith(("-", "demo:")):
         raise InputError(f"column is {column!r}, but {name!r} is not a table")
     if name == "-":
@@ -434,7 +414,12 @@ def _find(source: TextSource, column: str | None) -> Iterator[Named]:
         return ((title, iter([text])) for title, text in DEMO_TEXTS[name]())
     path = Path(name).expanduser()
     if path.is_dir():
-        return _folder(path, column)
+        # files of a folder may be of several kinds: the column is that of its tables
+        return (
+            document
+            for file in text_files(path)
+            for document in _file(file, column if suffix_of(file) in TABLES else None)
+        )
     if not path.is_file():
         raise InputError(
             f"there is no file or folder {name!r}; the demo texts are {', '.join(DEMO_TEXTS)}"
@@ -442,43 +427,34 @@ def _find(source: TextSource, column: str | None) -> Iterator[Named]:
     return _file(path, column)
 
 
-def _given(source: Iterable[str]) -> Iterator[Named]:
+def _strings(source: Iterable[str]) -> Iterator[Named]:
     for i, text in enumerate(source):
         if not isinstance(text, str):
             raise InputError(f"document {i} is {type(text).__name__}; it must be a string")
         yield f"document {i}", iter([text])
 
 
-def _folder(path: Path, column: str | None) -> Iterator[Named]:
-    files = text_files(path)
-    for file in files:
-        yield from _file(file, column if _is_table(file) else None)
-
-
 def _file(path: Path, column: str | None) -> Iterator[Named]:
-    if _is_table(path):
-        return ((str(path), iter([text])) for text in table_rows(path, column))
+    if suffix_of(path) in TABLES:
+        return ((str(path), iter([text])) for text in table_rows(str(path), column))
     if column is not None:
         tables = ", ".join(TABLES)
         raise InputError(f"column is {column!r}, but {path} is not a table ({tables})")
     return iter([(str(path), decoded(file_chunks(path), str(path)))])
 
 
-def _is_table(path: Path) -> bool:
-    return suffix_of(path) in TABLES
-
-
-def _read(title: str, documents: Iterator[Named], limit: int | None) -> Iterator[Document]:
-    seen, empty = 0, True
+def _cut(title: str, documents: Iterator[Named], limit: int | None) -> Iterator[Document]:
+    """Documents in pieces, up to a number of characters in all."""
+    left, empty = math.inf if limit is None else limit, True
     for name, chunks in documents:
         for part, piece in enumerate(pieces(chunks)):
-            text = piece if limit is None else piece[: limit - seen]
-            seen += len(text)
+            text = piece if len(piece) <= left else piece[: int(left)]
+            left -= len(text)
             empty = empty and not text.strip()
             yield Document(name, text, part)
-            if limit is not None and seen >= limit:
+            if not left:
                 break
-        if limit is not None and seen >= limit:
+        if not left:
             break
     if empty:
         raise InputError(f"{title!r} has no text in it; give a text with words")

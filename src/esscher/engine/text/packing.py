@@ -47,69 +47,6 @@ class Passage:
         return int(np.count_nonzero(~self.is_delimiter))
 
 
-class PassageStream(Iterator[Passage]):
-    """Passages one after the other, made when they are asked for; see :func:`passages`.
-
-    Attributes
-    ----------
-    text_tokens
-        Tokens handed out so far, without delimiters.
-    characters
-        Characters of the text tokenised so far.
-    """
-
-    def __init__(
-        self,
-        framing: Framing,
-        documents: Iterable[Document],
-        context: int,
-        tokens: int | None,
-        keep_short: bool,
-    ) -> None:
-        self.text_tokens = 0
-        self.characters = 0
-        self._framing, self._context, self._keep_short = framing, context, keep_short
-        self._wanted = tokens
-        self._hash = hashlib.sha256()
-        self._passages = self._make(iter(documents))
-
-    def __next__(self) -> Passage:
-        return next(self._passages)
-
-    @property
-    def text_hash(self) -> str:
-        """SHA-256 of the text tokenised so far (whole pieces, see :class:`Document`)."""
-        return self._hash.hexdigest()
-
-    def _make(self, documents: Iterator[Document]) -> Iterator[Passage]:
-        body = self._context - self._framing.added
-        rest = np.zeros(0, np.int64)
-        number = 0
-        for ids in self._tokenised(documents):
-            rest = np.concatenate([rest, ids])
-            while len(rest) >= body:
-                yield self._counted(number, rest[:body])
-                number, rest = number + 1, rest[body:]
-                if self._wanted is not None and self.text_tokens >= self._wanted:
-                    return
-        if len(rest) and self._keep_short:
-            yield self._counted(number, rest)
-
-    def _tokenised(self, documents: Iterator[Document]) -> Iterator[NDArray[np.int64]]:
-        for i, document in enumerate(documents):
-            text = BETWEEN + document.text if i and not document.part else document.text
-            # Half characters (from "\ud800" in a .jsonl file, say) would stop the tokenizer.
-            data = text.encode("utf-8", "replace")
-            self._hash.update(data)
-            self.characters += len(text)
-            yield self._framing.ids(data.decode())
-
-    def _counted(self, number: int, body: NDArray[np.int64]) -> Passage:
-        passage = self._framing.passage(number, body)
-        self.text_tokens += passage.text_tokens
-        return passage
-
-
 @dataclass(frozen=True, eq=False)
 class Framing:
     """A tokenizer, with the tokens that it puts before and behind a text."""
@@ -140,8 +77,8 @@ class Framing:
     def ids(self, text: str) -> NDArray[np.int64]:
         """Token ids of a text without anything around it."""
         # Not "verbose": a text longer than the model's context is cut here, no need for a warning.
-        found = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        ids = np.asarray(found, dtype=np.int64)
+        made = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = np.asarray(made, dtype=np.int64)
         if self.vocabulary is not None and len(ids) and ids.max() >= self.vocabulary:
             raise InputError(
                 f"the tokenizer made token {ids.max()}, but the model knows only "
@@ -156,9 +93,9 @@ def passages(
     *,
     tokens: int | None = None,
     context: int,
-    delimiters: bool = True,
     keep_short: bool = True,
-) -> PassageStream:
+    digest: hashlib._Hash | None = None,
+) -> Iterator[Passage]:
     """Pack text into passages of ``context`` tokens.
 
     Documents are joined by a blank line and cut every ``context`` tokens; passages are never
@@ -176,20 +113,46 @@ def passages(
         whole, so that there can be more. All of the text if left out.
     context
         Tokens of a passage, delimiters included.
-    delimiters
-        Whether to frame the passages.
     keep_short
         Whether to keep the last passage when the text ends in the middle of it.
+    digest
+        Updated with the text that was tokenised (whole pieces, see :class:`Document`).
     """
-    if tokens is not None:
-        tokens = as_dim(tokens, "tokens")
-    framing = framing_of(model, delimiters)
-    length = _as_context(context, model, framing)
-    return PassageStream(framing, documents, length, tokens, keep_short)
+    wanted = None if tokens is None else as_dim(tokens, "tokens")
+    framing = framing_of(model)
+    length, smallest = as_dim(context, "context"), framing.added + 1
+    if length < smallest:
+        raise InputError(
+            f"context is {length}; the model frames a passage with {framing.added} tokens, so it "
+            f"must be at least {smallest}"
+        )
+    if isinstance(model, LoadedModel) and length > model.max_positions:
+        raise InputError(
+            f"context is {length}, but {model.name!r} reads at most {model.max_positions} tokens; "
+            f"give at most {model.max_positions}"
+        )
 
+    def packed() -> Iterator[Passage]:
+        rest = np.zeros(0, np.int64)
+        number = text_tokens = 0
+        for i, document in enumerate(documents):
+            text = BETWEEN + document.text if i and not document.part else document.text
+            # Half characters (from "\ud800" in a .jsonl file, say) would stop the tokenizer.
+            data = text.encode("utf-8", "replace")
+            if digest is not None:
+                digest.update(data)
+            rest = np.concatenate([rest, framing.ids(data.decode())])
+            while len(rest) >= length - framing.added:
+                body, rest = np.split(rest, [length - framing.added])
+                passage = framing.passage(number, body)
+                number, text_tokens = number + 1, text_tokens + passage.text_tokens
+                yield passage
+                if wanted is not None and text_tokens >= wanted:
+                    return
+        if len(rest) and keep_short:
+            yield framing.passage(number, rest)
 
-#: The function again, for where an argument has its name.
-_stream = passages
+    return packed()
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,75 +198,32 @@ def read_passages(
     tokens: int,
     context: int,
     column: str | None = None,
-    delimiters: bool = True,
-    keep_short: bool = True,
     least: int = 1,
-    passages: int | None = None,
 ) -> PassageSet:
     """Read as many passages of a text as ``tokens`` tokens take; arguments as in :func:`passages`.
 
     With fewer than ``least`` tokens it is of no use to ask for fewer. If ``tokens`` is a default
     (:class:`esscher.core.options.AtMost`), a text with fewer, but at least that many, is read as a
-    whole. Where it was a number of ``passages`` that was asked for, the message counts in passages.
+    whole.
 
     Raises
     ------
     InputError
         When the text has fewer tokens, with the number it has.
     """
-    stream = _stream(
-        model,
-        read_text(source, column=column),
-        tokens=tokens,
-        context=context,
-        delimiters=delimiters,
-        keep_short=keep_short,
-    )
-    found = tuple(stream)
-    name = source_name(source)
-    enough = least if isinstance(tokens, AtMost) else tokens
-    if stream.text_tokens < enough:
-        raise InputError(
-            f"{name!r} has only {stream.text_tokens} tokens"
-            + ("" if keep_short else f" in whole passages of {context}")
-            + _too_short(stream.text_tokens, tokens, context, least, passages)
+    digest, name = hashlib.sha256(), source_name(source)
+    documents = read_text(source, column=column)
+    read = tuple(passages(model, documents, tokens=tokens, context=context, digest=digest))
+    count = sum(passage.text_tokens for passage in read)
+    if count < (least if isinstance(tokens, AtMost) else tokens):
+        wanted = "" if isinstance(tokens, AtMost) else f", but {tokens} are asked for"
+        remedy = (
+            f"give a text with at least {least}"
+            if count < least
+            else f"give more text, or ask for at most {count}"
         )
-    return PassageSet(found, name, stream.text_hash, stream.text_tokens, int(context))
-
-
-def whole_passages(
-    model: LoadedModel | Any,
-    source: TextSource,
-    *,
-    count: int,
-    context: int,
-    column: str | None = None,
-) -> PassageSet:
-    """Read the first ``count`` whole passages of a text; arguments as in :func:`passages`.
-
-    Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages
-    of a default length are shorter if the text is too short (:func:`equal_passages`).
-
-    Raises
-    ------
-    InputError
-        When the text has fewer, with the number it has.
-    """
-    shrinks = isinstance(context, AtMost)
-    stream = _stream(model, read_text(source, column=column), context=context, keep_short=shrinks)
-    read, name = tuple(islice(stream, count)), source_name(source)
-    found = PassageSet(read, name, stream.text_hash, stream.text_tokens, int(context))
-    if shrinks and read:
-        return equal_passages(model, found, count, context)
-    if isinstance(count, AtMost) and not found:
-        raise _no_passage(name, context)
-    if len(found) < count and not isinstance(count, AtMost):
-        raise InputError(
-            f"{name!r} has only {len(found)} whole passages of {context} tokens, but {count} are "
-            "asked for; give more text, a shorter context"
-            + (f", or ask for at most {len(found)} passages" if found else "")
-        )
-    return found
+        raise InputError(f"{name!r} has only {count} tokens{wanted}; {remedy}")
+    return PassageSet(read, name, digest.hexdigest(), count, int(context))
 
 
 def first_passages(
@@ -313,7 +233,7 @@ def first_passages(
     length: int,
     column: str | None = None,
 ) -> PassageSet:
-    """Read passages of one length from the beginning of a text.
+    """Read whole passages of one length from the beginning of a text.
 
     Of a default count (:class:`esscher.core.options.AtMost`) there may be fewer, but one; passages
     of a default length are shorter if the text is too short (:func:`equal_passages`).
@@ -323,16 +243,22 @@ def first_passages(
     InputError
         When the text has fewer; the message says how many.
     """
-    limit = isinstance(count, AtMost) or isinstance(length, AtMost)
-    tokens = AtMost(count * length) if limit else count * length
-    found = read_passages(
-        model, source, tokens=tokens, context=length, column=column, passages=count
+    digest = hashlib.sha256()
+    stream = passages(
+        model,
+        read_text(source, column=column),
+        context=length,
+        keep_short=isinstance(length, AtMost),
+        digest=digest,
     )
-    return equal_passages(model, found, count, length)
+    read = tuple(islice(stream, count))
+    tokens = sum(passage.text_tokens for passage in read)
+    text = PassageSet(read, source_name(source), digest.hexdigest(), tokens, int(length))
+    return equal_passages(model, text, count, length)
 
 
 def equal_passages(
-    model: LoadedModel | Any, found: PassageSet, count: int, length: int, least: int = 1
+    model: LoadedModel | Any, text: PassageSet, count: int, length: int, least: int = 1
 ) -> PassageSet:
     """Return passages of one length, of those that were read of a text.
 
@@ -343,7 +269,7 @@ def equal_passages(
     ----------
     model
         As in :func:`passages`.
-    found
+    text
         All passages of the text, or enough; the last one may be shorter.
     count
         How many to return; a default is an upper limit (:class:`esscher.core.options.AtMost`).
@@ -358,35 +284,34 @@ def equal_passages(
         When there are not enough.
     """
     needed = least if isinstance(count, AtMost) else count
-    whole = tuple(passage for passage in found if len(passage.ids) == length)
+    whole = tuple(passage for passage in text if len(passage.ids) == length)
     if len(whole) >= needed:
-        return replace(found, passages=whole[:count])
+        return replace(text, passages=whole[:count])
     if isinstance(length, AtMost):
-        framing = framing_of(model, delimiters=True)
-        body = sum(len(framing.body(passage)) for passage in found)
+        framing = framing_of(model)
+        body = sum(len(framing.body(passage)) for passage in text)
         if body >= needed:
-            return cut_again(model, found, count, body // needed + framing.added)
+            return cut_again(model, text, count, body // needed + framing.added)
     if needed == 1:
-        raise _no_passage(found.source, length)
+        raise InputError(
+            f"{text.source!r} has no whole passage of {length} tokens; give more text, or a "
+            "shorter context"
+        )
+    fewer = f", or ask for at most {len(whole)} passages" if whole and needed == count else ""
     raise InputError(
-        f"{found.source!r} has only {len(whole)} whole passages of {length} tokens, and at least "
-        f"{needed} are needed; give more text, or a shorter context"
+        f"{text.source!r} has only {len(whole)} whole passages of {length} tokens, but {needed} "
+        f"are needed; give more text, or a shorter context{fewer}"
     )
 
 
-def cut_again(model: LoadedModel | Any, found: PassageSet, count: int, length: int) -> PassageSet:
+def cut_again(model: LoadedModel | Any, text: PassageSet, count: int, length: int) -> PassageSet:
     """Cut what was read of a text into passages of another length, so many at most."""
-    framing = framing_of(model, delimiters=True)
-    text, body = np.concatenate([framing.body(one) for one in found]), length - framing.added
-    parts = (text[start : start + body] for start in range(0, len(text) - body + 1, body))
-    made = (framing.passage(number, part) for number, part in enumerate(parts))
-    return replace(found, passages=tuple(islice(made, count)), context=length)
-
-
-def _no_passage(name: str, length: int) -> InputError:
-    return InputError(
-        f"{name!r} has no whole passage of {length} tokens; give more text, or a shorter context"
-    )
+    framing = framing_of(model)
+    ids = np.concatenate([framing.body(passage) for passage in text])
+    body = length - framing.added
+    starts = range(0, len(ids) - body + 1, body)[:count]
+    cut = tuple(framing.passage(i, ids[at : at + body]) for i, at in enumerate(starts))
+    return replace(text, passages=cut, context=length)
 
 
 def first_tokens(passages: Iterable[Passage], tokens: int) -> Iterator[NDArray[np.bool_]]:
@@ -397,24 +322,8 @@ def first_tokens(passages: Iterable[Passage], tokens: int) -> Iterator[NDArray[n
         tokens -= passage.text_tokens
 
 
-def _too_short(found: int, tokens: int, context: int, least: int, passages: int | None) -> str:
-    """Say how much text was asked for, and what to do about it."""
-    if passages is not None:
-        fits = found // context
-        fewer = f"at most {fits} passages" if fits else "shorter ones"
-        return (
-            f", but {passages} passages of {context} take {tokens}; give more text, or ask for "
-            f"{fewer}"
-        )
-    if isinstance(tokens, AtMost):
-        return f"; give a text with at least {least}"
-    if found < least:
-        return f", but {tokens} are asked for; give a text with at least {least}"
-    return f", but {tokens} are asked for; give more text, or ask for at most {found}"
-
-
-def framing_of(model: LoadedModel | Any, delimiters: bool) -> Framing:
-    """Return the tokenizer of a model, with what it puts around a text if delimiters are wanted."""
+def framing_of(model: LoadedModel | Any) -> Framing:
+    """Return the tokenizer of a model, with the tokens that it puts around a text."""
     tokenizer = model.tokenizer if isinstance(model, LoadedModel) else model
     if tokenizer is None or not callable(tokenizer):
         raise InputError("there is no tokenizer; load the model by name, or hand one to wrap_model")
@@ -422,37 +331,15 @@ def framing_of(model: LoadedModel | Any, delimiters: bool) -> Framing:
         ids = model.delimiter_ids
         vocabulary = int(model.family.config(model.model).vocab_size)
     else:
-        found = (getattr(tokenizer, f"{role}_id", None) for role in DELIMITER_ROLES)
-        ids = frozenset(i for i in found if i is not None)
+        roles = (getattr(tokenizer, f"{role}_id", None) for role in DELIMITER_ROLES)
+        ids = frozenset(i for i in roles if i is not None)
         vocabulary = None
     none = np.zeros(0, np.int64)
     plain = Framing(tokenizer, none, none, np.array(sorted(ids), np.int64), vocabulary)
-    if not delimiters:
-        return plain
-    prefix, suffix = _around(tokenizer, plain.ids(PROBE))
-    return Framing(tokenizer, prefix, suffix, plain.delimiters, vocabulary)
-
-
-def _around(tokenizer: Any, bare: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The tokens put before and behind the probe word, whose own tokens are ``bare``."""
+    word = plain.ids(PROBE)
     framed = np.asarray(tokenizer(PROBE, verbose=False)["input_ids"], dtype=np.int64)
-    for start in range(len(framed) - len(bare) + 1):
-        if len(bare) and np.array_equal(framed[start : start + len(bare)], bare):
-            return framed[:start], framed[start + len(bare) :]
+    for start in range(len(framed) - len(word) + 1):
+        stop = start + len(word)
+        if len(word) and np.array_equal(framed[start:stop], word):
+            return replace(plain, prefix=framed[:start], suffix=framed[stop:])
     raise InputError("the tokenizer changes a text when it frames it; it cannot be used here")
-
-
-def _as_context(context: int, model: LoadedModel | Any, framing: Framing) -> int:
-    length = as_dim(context, "context")
-    smallest = framing.added + 1
-    if length < smallest:
-        raise InputError(
-            f"context is {length}; the model frames a passage with {framing.added} tokens, so it "
-            f"must be at least {smallest}"
-        )
-    if isinstance(model, LoadedModel) and length > model.max_positions:
-        raise InputError(
-            f"context is {length}, but {model.name!r} reads at most {model.max_positions} tokens; "
-            f"give at most {model.max_positions}"
-        )
-    return length

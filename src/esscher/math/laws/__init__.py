@@ -5,13 +5,9 @@ The standard form of a law has mean zero and unit covariance, so that horizons c
 
 from __future__ import annotations
 
-import inspect
-from difflib import get_close_matches
-
 import numpy as np
 
 from esscher.core.errors import InputError
-from esscher.core.shown import shortened
 from esscher.core.validation import as_dim, as_positive, check_memory
 from esscher.math.laws.finite import FiniteTokens
 from esscher.math.laws.gaussian import Gaussian, GaussianMixture, StudentT
@@ -20,7 +16,6 @@ from esscher.math.laws.product import Cube, Laplace, ProductLaw, Signs
 from esscher.math.laws.sphere import Sphere
 
 __all__ = [
-    "LAWS",
     "STANDARD_LAWS",
     "Cube",
     "FiniteTokens",
@@ -34,43 +29,13 @@ __all__ = [
     "StudentT",
     "TiltDomain",
     "as_law",
-    "make_law",
     "standard_law",
 ]
 
-#: The laws by the names that configurations and the command line use.
-LAWS: dict[str, type[Law]] = {
-    law.name: law
-    for law in (Gaussian, GaussianMixture, Sphere, Cube, Signs, Laplace, StudentT, FiniteTokens)
-}
 #: Laws that have a standard form.
 STANDARD_LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student")
 #: Distance of the two components of the standard mixture from 0 (of at most 1).
 MIXTURE_OFFSET = 0.8
-
-
-def make_law(name: str, **parameters: object) -> Law:
-    """Return the law called ``name`` with the given constructor parameters.
-
-    Raises
-    ------
-    InputError
-        For a name that is not in ``LAWS``, or parameters that the law does not take or misses.
-    """
-    if not isinstance(name, str) or name not in LAWS:
-        close = get_close_matches(name, LAWS, n=1) if isinstance(name, str) else []
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(
-            f"there is no law called {shortened(name)}{hint}; known laws: {', '.join(LAWS)}"
-        )
-    signature = inspect.signature(LAWS[name])
-    try:
-        signature.bind(**parameters)
-    except TypeError as error:
-        raise InputError(
-            f"the law {name!r} does not fit: {error}; it takes ({', '.join(signature.parameters)})"
-        ) from error
-    return LAWS[name](**parameters)
 
 
 def standard_law(name: str, dim: int, df: float = 5.0) -> Law:

@@ -28,76 +28,62 @@ class FiniteTokens(Law):
     tilt_block, token_block = 512, 2048
 
     def __init__(self, tokens: ArrayLike, weights: ArrayLike | None = None) -> None:
-        self._tokens = frozen(as_array(tokens, "tokens", ndim=2))
-        count, dim = self._tokens.shape
-        if count == 0 or dim == 0:
-            raise InputError(f"tokens has shape {self._tokens.shape}; it must not be empty")
-        self._uniform = weights is None
+        self.tokens = frozen(as_array(tokens, "tokens", ndim=2))
+        count, self.dim = self.tokens.shape
+        if count == 0 or self.dim == 0:
+            raise InputError(f"tokens has shape {self.tokens.shape}; it must not be empty")
+        self.support_radius = float(np.max(np.linalg.norm(self.tokens, axis=1)))
+        self.parameters = {"tokens": self.tokens}
         if weights is None:
-            self._weights = frozen(np.full(count, 1.0 / count))
+            self.weights = frozen(np.full(count, 1.0 / count))
         else:
-            self._weights = as_probabilities(weights)
-        if len(self._weights) != count:
+            self.weights = as_probabilities(weights)
+            self.parameters["weights"] = self.weights
+        if len(self.weights) != count:
             raise InputError(
-                f"there are {count} tokens but {len(self._weights)} weights; give one per token"
+                f"there are {count} tokens but {len(self.weights)} weights; give one per token"
             )
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return int(self._tokens.shape[1])
-
-    @property
-    def tokens(self) -> Array:
-        """The tokens, of shape (N, d)."""
-        return self._tokens
-
-    @property
-    def weights(self) -> Array:
-        """Their probabilities, of shape (N,)."""
-        return self._weights
 
     @cached_property
     def mean(self) -> Array:
         """Weighted mean of the tokens."""
-        return frozen(self._weights @ self._tokens)
-
-    @cached_property
-    def covariance(self) -> Array:
-        """Weighted covariance of the tokens."""
-        return frozen(self._tilted_covariance(np.zeros(self.dim)))
-
-    @cached_property
-    def support_radius(self) -> float:
-        """Largest norm of a token."""
-        return float(np.max(np.linalg.norm(self._tokens, axis=1)))
+        return frozen(self.weights @ self.tokens)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens with replacement."""
-        count = len(self._tokens)
-        if self._uniform:
-            return np.asarray(self._tokens[rng.integers(0, count, n)])
-        return np.asarray(self._tokens[rng.choice(count, size=n, p=self._weights)])
+        count = len(self.tokens)
+        if "weights" not in self.parameters:
+            return np.asarray(self.tokens[rng.integers(0, count, n)])
+        return np.asarray(self.tokens[rng.choice(count, size=n, p=self.weights)])
 
     def _log_mgf(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.empty(len(flat))
-        for rows in _slices(len(flat), self.tilt_block):
-            value[rows] = self._centred_log_mgf(flat[rows]) + flat[rows] @ self.mean
+        for start in range(0, len(flat), self.tilt_block):
+            rows = slice(start, start + self.tilt_block)
+            value[rows] = self._attend(flat[rows])[0] + flat[rows] @ self.mean
         return value.reshape(t.shape[:-1])
 
     def _tilted_mean(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.empty(flat.shape)
-        for rows in _slices(len(flat), self.tilt_block):
-            value[rows] = self.mean + self._centred_mean(flat[rows])
+        for start in range(0, len(flat), self.tilt_block):
+            rows = slice(start, start + self.tilt_block)
+            value[rows] = self.mean + self._attend(flat[rows])[1]
         return value.reshape(t.shape)
 
     def _tilted_covariance(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)
         value = np.zeros((*flat.shape, self.dim))
-        for rows in _slices(len(flat), self.tilt_block):
-            self._add_covariances(flat[rows], value[rows])
+        for start in range(0, len(flat), self.tilt_block):
+            rows = slice(start, start + self.tilt_block)
+            # A second pass around the means of the first: E XX' - E X E X' in one would cancel.
+            log_mass, means = self._attend(flat[rows])
+            for tokens, log_weights in self._centred_blocks():
+                attention = np.exp(flat[rows] @ tokens.T + log_weights - log_mass[:, None])
+                for i, (mean, probability) in enumerate(zip(means, attention, strict=True)):
+                    gap = tokens - mean
+                    value[start + i] += (gap * probability[:, None]).T @ gap
         return value.reshape((*t.shape, self.dim))
 
     def _centred_blocks(self) -> Iterator[tuple[Array, Array]]:
@@ -105,22 +91,12 @@ class FiniteTokens(Law):
 
         An offset that all tokens share cancels in the softmax but would cost digits in the logits.
         """
-        for columns in _slices(len(self._tokens), self.token_block):
-            yield self._tokens[columns] - self.mean, np.log(self._weights[columns])
+        for start in range(0, len(self.tokens), self.token_block):
+            columns = slice(start, start + self.token_block)
+            yield self.tokens[columns] - self.mean, np.log(self.weights[columns])
 
-    def _centred_log_mgf(self, t: Array) -> Array:
-        """``log E exp<t, X - E X>`` for one block of tilts."""
-        top = np.full(len(t), -np.inf)
-        mass = np.zeros(len(t))
-        for tokens, log_weights in self._centred_blocks():
-            logits = t @ tokens.T + log_weights
-            new_top = np.maximum(top, logits.max(axis=1))
-            mass = mass * np.exp(top - new_top) + np.exp(logits - new_top[:, None]).sum(axis=1)
-            top = new_top
-        return top + np.log(mass)
-
-    def _centred_mean(self, t: Array) -> Array:
-        """Softmax attention to the centred tokens for one block of tilts."""
+    def _attend(self, t: Array) -> tuple[Array, Array]:
+        """``log E exp<t, X - E X>`` and attention to the centred tokens, for a block of tilts."""
         top = np.full(len(t), -np.inf)
         mass = np.zeros(len(t))
         total = np.zeros(t.shape)
@@ -132,27 +108,4 @@ class FiniteTokens(Law):
             mass = mass * kept + attention.sum(axis=1)
             total = total * kept[:, None] + attention @ tokens
             top = new_top
-        return np.asarray(total / mass[:, None])
-
-    def _add_covariances(self, t: Array, total: Array) -> None:
-        """Add to ``total`` the Hessians for one block of tilts.
-
-        A second pass around the means of the first: ``E XX' - E X E X'`` in one pass would cancel.
-        """
-        means = self._centred_mean(t)
-        log_mass = self._centred_log_mgf(t)
-        for tokens, log_weights in self._centred_blocks():
-            attention = np.exp(t @ tokens.T + log_weights - log_mass[:, None])
-            for row, (mean, probability) in enumerate(zip(means, attention, strict=True)):
-                gap = tokens - mean
-                total[row] += (gap * probability[:, None]).T @ gap
-
-    def _parameters(self) -> dict[str, object]:
-        weights = {} if self._uniform else {"weights": self._weights}
-        return {"tokens": self._tokens, **weights}
-
-
-def _slices(length: int, block: int) -> Iterator[slice]:
-    """Cut ``range(length)`` into consecutive blocks."""
-    for start in range(0, length, block):
-        yield slice(start, min(start + block, length))
+        return top + np.log(mass), np.asarray(total / mass[:, None])

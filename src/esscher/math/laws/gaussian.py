@@ -29,6 +29,7 @@ class Gaussian(Law):
     """
 
     name = "gaussian"
+    mean: Array
 
     def __init__(
         self,
@@ -52,17 +53,12 @@ class Gaussian(Law):
             said = ", ".join(f"{place} is {size}" for place, size in known.items())
             raise InputError(f"{said}; they must agree")
         size = next(iter(known.values()))
-        self._mean = frozen(np.zeros(size) if given_mean is None else given_mean)
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return len(self._mean)
-
-    @property
-    def mean(self) -> Array:
-        """The mean m."""
-        return self._mean
+        self.mean = frozen(np.zeros(size) if given_mean is None else given_mean)
+        self.dim = len(self.mean)
+        if self._sigma is not None:
+            self.parameters = {"mean": self.mean, "covariance": self._sigma}
+        else:
+            self.parameters = {"mean": self.mean} if self.mean.any() else {"dim": self.dim}
 
     @cached_property
     def covariance(self) -> Array:
@@ -77,24 +73,17 @@ class Gaussian(Law):
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
         noise = rng.standard_normal((n, self.dim))
-        return self._mean + (noise if self._sigma is None else noise @ self._factor.T)
-
-    def _sigma_times(self, t: Array) -> Array:
-        return t if self._sigma is None else np.asarray(t @ self._sigma)
+        return self.mean + (noise if self._sigma is None else noise @ self._factor.T)
 
     def _log_mgf(self, t: Array) -> Array:
-        return np.asarray(t @ self._mean + 0.5 * np.sum(self._sigma_times(t) * t, axis=-1))
+        image = t if self._sigma is None else t @ self._sigma
+        return np.asarray(t @ self.mean + 0.5 * np.sum(image * t, axis=-1))
 
     def _tilted_mean(self, t: Array) -> Array:
-        return np.asarray(self._mean + self._sigma_times(t))
+        return np.asarray(self.mean + (t if self._sigma is None else t @ self._sigma))
 
     def _tilted_covariance(self, t: Array) -> Array:
         return np.array(np.broadcast_to(self.covariance, (*t.shape[:-1], self.dim, self.dim)))
-
-    def _parameters(self) -> dict[str, object]:
-        if self._sigma is not None:
-            return {"mean": self._mean, "covariance": self._sigma}
-        return {"mean": self._mean} if self._mean.any() else {"dim": self.dim}
 
 
 # Gaussian mixtures: tilting moves the component means and re-weights the components.
@@ -119,12 +108,12 @@ class GaussianMixture(Law):
     name = "mixture"
 
     def __init__(self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike) -> None:
-        self._weights = as_probabilities(weights)
-        self._means = frozen(as_array(means, "means", ndim=2))
-        count, dim = self._means.shape
-        if count != len(self._weights) or dim == 0:
+        self.weights = as_probabilities(weights)
+        self.means = frozen(as_array(means, "means", ndim=2))
+        count, dim = self.means.shape
+        if count != len(self.weights) or dim == 0:
             raise InputError(
-                f"means has shape {self._means.shape} and there are {len(self._weights)} weights; "
+                f"means has shape {self.means.shape} and there are {len(self.weights)} weights; "
                 "means must have shape (components, dim)"
             )
         given = as_array(covariances, "covariances")
@@ -137,51 +126,33 @@ class GaussianMixture(Law):
         stack = [given] if self._shared else list(given)
         names = ["covariances"] if self._shared else [f"covariances[{c}]" for c in range(count)]
         checked = [as_covariance(matrix, name) for matrix, name in zip(stack, names, strict=True)]
-        self._covariances = np.broadcast_to(frozen(np.stack(checked)), (count, dim, dim))
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return int(self._means.shape[1])
-
-    @property
-    def weights(self) -> Array:
-        """Weights of the components, of shape (c,)."""
-        return self._weights
-
-    @property
-    def means(self) -> Array:
-        """Means of the components, of shape (c, d)."""
-        return self._means
-
-    @property
-    def covariances(self) -> Array:
-        """Covariances of the components, of shape (c, d, d)."""
-        return self._covariances
+        stacked = frozen(np.stack(checked))
+        self.dim = dim
+        self.covariances = np.broadcast_to(stacked, (count, dim, dim))
+        self.parameters = {
+            "weights": self.weights,
+            "means": self.means,
+            "covariances": stacked[0] if self._shared else stacked,
+        }
 
     @cached_property
     def mean(self) -> Array:
         """Mean of the mixture."""
-        return frozen(self._weights @ self._means)
-
-    @cached_property
-    def covariance(self) -> Array:
-        """Covariance of the mixture: within the components plus between their means."""
-        return frozen(self._tilted_covariance(np.zeros(self.dim)))
+        return frozen(self.weights @ self.means)
 
     @cached_property
     def _factors(self) -> tuple[Array, ...]:
         if self._shared:
-            return (covariance_factor(self._covariances[0]),) * len(self._weights)
-        return tuple(covariance_factor(matrix) for matrix in self._covariances)
+            return (covariance_factor(self.covariances[0]),) * len(self.weights)
+        return tuple(covariance_factor(matrix) for matrix in self.covariances)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        component = rng.choice(len(self._weights), size=n, p=self._weights)
+        component = rng.choice(len(self.weights), size=n, p=self.weights)
         tokens = rng.standard_normal((n, self.dim))
         for c, factor in enumerate(self._factors):
             rows = component == c
-            tokens[rows] = self._means[c] + tokens[rows] @ factor.T
+            tokens[rows] = self.means[c] + tokens[rows] @ factor.T
         return tokens
 
     def _excess(self, t: Array) -> Array:
@@ -190,11 +161,11 @@ class GaussianMixture(Law):
         ``K_c`` is of the order of |t|^2 but only differences decide between the components, so the
         part that component 0 has in common with the others is removed before anything is rounded.
         """
-        logits = np.empty((*t.shape[:-1], len(self._weights)))
-        for c, weight in enumerate(self._weights):
-            slope = self._means[c] - self._means[0]
+        logits = np.empty((*t.shape[:-1], len(self.weights)))
+        for c, weight in enumerate(self.weights):
+            slope = self.means[c] - self.means[0]
             if not self._shared:
-                slope = slope + 0.5 * (t @ (self._covariances[c] - self._covariances[0]))
+                slope = slope + 0.5 * (t @ (self.covariances[c] - self.covariances[0]))
             logits[..., c] = np.log(weight) + np.sum(t * slope, axis=-1)
         return logits
 
@@ -202,11 +173,8 @@ class GaussianMixture(Law):
         logits = self._excess(t)
         return np.asarray(np.exp(logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)))
 
-    def _component_mean(self, c: int, t: Array) -> Array:
-        return np.asarray(self._means[c] + t @ self._covariances[c])
-
     def _log_mgf(self, t: Array) -> Array:
-        slope = self._means[0] + 0.5 * (t @ self._covariances[0])
+        slope = self.means[0] + 0.5 * (t @ self.covariances[0])
         return np.asarray(
             np.sum(t * slope, axis=-1) + scipy.special.logsumexp(self._excess(t), axis=-1)
         )
@@ -214,22 +182,18 @@ class GaussianMixture(Law):
     def _tilted_mean(self, t: Array) -> Array:
         weights = self._tilted_weights(t)
         mean = np.zeros(t.shape)
-        for c in range(len(self._weights)):
-            mean += weights[..., c, None] * self._component_mean(c, t)
+        for c in range(len(self.weights)):
+            mean += weights[..., c, None] * (self.means[c] + t @ self.covariances[c])
         return mean
 
     def _tilted_covariance(self, t: Array) -> Array:
         weights, mean = self._tilted_weights(t), self._tilted_mean(t)
         total = np.zeros((*t.shape, self.dim))
-        for c in range(len(self._weights)):
-            gap = self._component_mean(c, t) - mean
-            spread = self._covariances[c] + gap[..., :, None] * gap[..., None, :]
+        for c in range(len(self.weights)):
+            gap = self.means[c] + t @ self.covariances[c] - mean
+            spread = self.covariances[c] + gap[..., :, None] * gap[..., None, :]
             total += weights[..., c, None, None] * spread
         return total
-
-    def _parameters(self) -> dict[str, object]:
-        covariances = self._covariances[0] if self._shared else self._covariances
-        return {"weights": self._weights, "means": self._means, "covariances": covariances}
 
 
 # Student t tokens: power-law tails, so there is no infinite-token limit at any tilt but 0.
@@ -244,67 +208,43 @@ class StudentT(Law):
     """
 
     name = "student"
+    tilt_domain = TiltDomain("zero")
 
     def __init__(self, dim: int, df: float, scale: float = 1.0) -> None:
-        self._dim = as_dim(dim)
-        self._df = as_positive(df, "df")
-        self._scale = as_positive(scale, "scale")
+        self.dim = as_dim(dim)
+        self.df = as_positive(df, "df")
+        self.scale = as_positive(scale, "scale")
+        self.parameters = {"dim": self.dim, "df": self.df, "scale": self.scale}
+        self._variance = self.scale**2 * self.df / (self.df - 2) if self.df > 2 else float("nan")
 
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return self._dim
-
-    @property
-    def df(self) -> float:
-        """Degrees of freedom, the tail index of the law."""
-        return self._df
-
-    @property
-    def scale(self) -> float:
-        """Scale of every coordinate."""
-        return self._scale
-
-    @property
+    @cached_property
     def mean(self) -> Array:
         """The mean, 0, which exists for df > 1."""
-        if self._df <= 1:
-            raise UndefinedError(f"a Student t law with df = {self._df:g} <= 1 has no mean")
-        return frozen(np.zeros(self._dim))
+        if self.df <= 1:
+            raise UndefinedError(f"a Student t law with df = {self.df:g} <= 1 has no mean")
+        return frozen(np.zeros(self.dim))
 
-    @property
+    @cached_property
     def covariance(self) -> Array:
         """``scale^2 df / (df - 2)`` times the identity, which exists for df > 2."""
-        if self._df <= 2:
-            raise UndefinedError(f"a Student t law with df = {self._df:g} <= 2 has no covariance")
-        return frozen(self._variance * np.eye(self._dim))
-
-    @property
-    def tilt_domain(self) -> TiltDomain:
-        """Only t = 0: the law has no exponential moments."""
-        return TiltDomain("zero")
+        if self.df <= 2:
+            raise UndefinedError(f"a Student t law with df = {self.df:g} <= 2 has no covariance")
+        return frozen(self._variance * np.eye(self.dim))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        normal = rng.standard_normal((n, self._dim))
+        normal = rng.standard_normal((n, self.dim))
         # One divisor for all coordinates: they are uncorrelated but not independent.
-        divisor = np.sqrt(rng.chisquare(self._df, (n, 1)) / self._df)
-        return np.asarray(self._scale * normal / divisor)
-
-    @property
-    def _variance(self) -> float:
-        return self._scale**2 * self._df / (self._df - 2) if self._df > 2 else float("nan")
+        divisor = np.sqrt(rng.chisquare(self.df, (n, 1)) / self.df)
+        return np.asarray(self.scale * normal / divisor)
 
     def _log_mgf(self, t: Array) -> Array:
         return np.zeros(t.shape[:-1])
 
     def _tilted_mean(self, t: Array) -> Array:
-        return np.full(t.shape, 0.0 if self._df > 1 else np.nan)
+        return np.full(t.shape, 0.0 if self.df > 1 else np.nan)
 
     def _tilted_covariance(self, t: Array) -> Array:
-        matrix = np.full((self._dim, self._dim), 0.0 if self._df > 2 else np.nan)
+        matrix = np.full((self.dim, self.dim), 0.0 if self.df > 2 else np.nan)
         np.fill_diagonal(matrix, self._variance)
-        return np.array(np.broadcast_to(matrix, (*t.shape, self._dim)))
-
-    def _parameters(self) -> dict[str, object]:
-        return {"dim": self._dim, "df": self._df, "scale": self._scale}
+        return np.array(np.broadcast_to(matrix, (*t.shape, self.dim)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -56,47 +57,38 @@ def frozen(array: Array) -> Array:
     return copy
 
 
-def _shown(value: object) -> str:
-    """Print a parameter: short arrays entry by entry, long ones by their shape."""
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    if value.size <= LONGEST_SHOWN:
-        return repr(value.tolist())
-    return f"<array of shape {value.shape}>"
-
-
 class Law(ABC):
-    """A law of tokens on R^d. Instances are immutable; randomness is always an argument."""
+    """A law of tokens on R^d. Instances do not change; randomness is always an argument.
 
-    #: Name under which the registry knows the law.
+    Attributes
+    ----------
+    name
+        As configurations and the command line write it.
+    dim
+        Dimension d of the tokens.
+    parameters
+        Arguments of the constructor, which the repr prints.
+    tilt_domain
+        Tilts at which the infinite-token limit exists.
+    support_radius
+        Smallest r with ``|X| <= r`` almost surely; infinite for unbounded laws.
+    """
+
     name: ClassVar[str]
-    #: Whether the coordinates are independent and identically distributed.
-    is_product: ClassVar[bool] = False
+    dim: int
+    parameters: dict[str, object]
+    tilt_domain = TiltDomain("all")
+    support_radius = float("inf")
 
-    @property
-    @abstractmethod
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-
-    @property
-    @abstractmethod
+    @cached_property
     def mean(self) -> Array:
-        """Mean, of shape (d,)."""
+        """Mean, of shape (d,): the gradient of ``K`` at 0."""
+        return frozen(self._tilted_mean(np.zeros(self.dim)))
 
-    @property
-    @abstractmethod
+    @cached_property
     def covariance(self) -> Array:
-        """Covariance, of shape (d, d)."""
-
-    @property
-    def tilt_domain(self) -> TiltDomain:
-        """Tilts at which the infinite-token limit exists."""
-        return TiltDomain("all")
-
-    @property
-    def support_radius(self) -> float:
-        """Smallest r with ``|X| <= r`` almost surely; infinite for unbounded laws."""
-        return float("inf")
+        """Covariance, of shape (d, d): the Hessian of ``K`` at 0."""
+        return frozen(self._tilted_covariance(np.zeros(self.dim)))
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> Array:
@@ -140,13 +132,15 @@ class Law(ABC):
     def _tilted_covariance(self, t: Array) -> Array:
         """Hessian of ``K`` at tilts inside the domain."""
 
-    def _parameters(self) -> dict[str, object]:
-        """Return the constructor arguments that the repr prints."""
-        return {"dim": self.dim}
-
     def __repr__(self) -> str:
-        inside = ", ".join(f"{key}={_shown(value)}" for key, value in self._parameters().items())
-        return f"{type(self).__name__}({inside})"
+        shown = []
+        for name, value in self.parameters.items():
+            text = repr(value)
+            if isinstance(value, np.ndarray):
+                short = value.size <= LONGEST_SHOWN
+                text = repr(value.tolist()) if short else f"<array of shape {value.shape}>"
+            shown.append(f"{name}={text}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def as_law(value: object, name: str = "law") -> Law:

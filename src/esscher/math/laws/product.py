@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -15,35 +16,21 @@ import scipy
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim, as_positive
-from esscher.math.laws.law import Law, TiltDomain, frozen
+from esscher.math.laws.law import Law, TiltDomain
 
 
 class ProductLaw(Law):
     """Base of the laws whose coordinates are independent copies of ``scale`` times one variable."""
 
-    is_product: ClassVar[bool] = True
     #: Name of the law's scale.
     scale_name: ClassVar[str] = "scale"
+    #: Cumulant generating function of one coordinate at scale 1, and its first two derivatives.
+    cumulants: ClassVar[tuple[Callable[[Array], Array], ...]]
 
     def __init__(self, dim: int, scale: float) -> None:
-        self._dim = as_dim(dim)
-        self._scale = as_positive(scale, self.scale_name)
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return self._dim
-
-    @property
-    def mean(self) -> Array:
-        """The mean, 0."""
-        return frozen(np.zeros(self._dim))
-
-    @property
-    def covariance(self) -> Array:
-        """Variance of the marginal times the identity."""
-        variance = self._scale**2 * float(self._unit_variance(np.zeros(())))
-        return frozen(variance * np.eye(self._dim))
+        self.dim = as_dim(dim)
+        self.scale = as_positive(scale, self.scale_name)
+        self.parameters = {"dim": self.dim, self.scale_name: self.scale}
 
     @abstractmethod
     def marginal_rule(self, points: int) -> tuple[Array, Array]:
@@ -53,32 +40,17 @@ class ProductLaw(Law):
         of 0, says so.
         """
 
-    @abstractmethod
-    def _unit_log_mgf(self, x: Array) -> Array:
-        """Cumulant generating function of one coordinate at scale 1."""
-
-    @abstractmethod
-    def _unit_mean(self, x: Array) -> Array:
-        """Its first derivative."""
-
-    @abstractmethod
-    def _unit_variance(self, x: Array) -> Array:
-        """Its second derivative."""
-
     def _log_mgf(self, t: Array) -> Array:
-        return np.asarray(np.sum(self._unit_log_mgf(self._scale * t), axis=-1))
+        return np.asarray(np.sum(self.cumulants[0](self.scale * t), axis=-1))
 
     def _tilted_mean(self, t: Array) -> Array:
-        return self._scale * self._unit_mean(self._scale * t)
+        return self.scale * self.cumulants[1](self.scale * t)
 
     def _tilted_covariance(self, t: Array) -> Array:
-        hessian = np.zeros((*t.shape, self._dim))
-        axis = np.arange(self._dim)
-        hessian[..., axis, axis] = self._scale**2 * self._unit_variance(self._scale * t)
+        hessian = np.zeros((*t.shape, self.dim))
+        axis = np.arange(self.dim)
+        hessian[..., axis, axis] = self.scale**2 * self.cumulants[2](self.scale * t)
         return hessian
-
-    def _parameters(self) -> dict[str, object]:
-        return {"dim": self._dim, self.scale_name: self._scale}
 
 
 # Tokens in a cube: the tilted mean is Langevin's function ``coth x - 1/x`` per coordinate.
@@ -136,37 +108,20 @@ class Cube(ProductLaw):
 
     name = "cube"
     scale_name = "half_width"
+    cumulants = (log_sinhc, langevin, langevin_derivative)
 
     def __init__(self, dim: int, half_width: float = 1.0) -> None:
         super().__init__(dim, half_width)
-
-    @property
-    def half_width(self) -> float:
-        """Half of the side of the cube."""
-        return self._scale
-
-    @property
-    def support_radius(self) -> float:
-        """Half of the diagonal of the cube."""
-        return self._scale * math.sqrt(self._dim)
+        self.support_radius = self.scale * math.sqrt(self.dim)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        return rng.uniform(-self._scale, self._scale, (n, self._dim))
+        return rng.uniform(-self.scale, self.scale, (n, self.dim))
 
     def marginal_rule(self, points: int) -> tuple[Array, Array]:
         """Gauss-Legendre rule for the uniform law on [-half_width, half_width]."""
         nodes, weights = scipy.special.roots_legendre(as_dim(points, "points"))
-        return self._scale * np.asarray(nodes), np.asarray(weights) / np.sum(weights)
-
-    def _unit_log_mgf(self, x: Array) -> Array:
-        return log_sinhc(x)
-
-    def _unit_mean(self, x: Array) -> Array:
-        return langevin(x)
-
-    def _unit_variance(self, x: Array) -> Array:
-        return langevin_derivative(x)
+        return self.scale * np.asarray(nodes), np.asarray(weights) / np.sum(weights)
 
 
 # Tokens of random signs: ``K = sum log cosh``, and the tilted mean is a hyperbolic tangent.
@@ -190,44 +145,43 @@ class Signs(ProductLaw):
     """Independent coordinates equal to ``-scale`` or ``+scale`` with probability 1/2 each."""
 
     name = "signs"
+    cumulants = (log_cosh, np.tanh, sech_squared)
 
     def __init__(self, dim: int, scale: float = 1.0) -> None:
         super().__init__(dim, scale)
-
-    @property
-    def scale(self) -> float:
-        """Absolute value of every coordinate."""
-        return self._scale
-
-    @property
-    def support_radius(self) -> float:
-        """Norm of every token, ``scale * sqrt(d)``."""
-        return self._scale * math.sqrt(self._dim)
+        self.support_radius = self.scale * math.sqrt(self.dim)  # the norm of every token
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        heads = rng.integers(0, 2, (n, self._dim)).astype(np.float64)
-        return self._scale * (2.0 * heads - 1.0)
+        heads = rng.integers(0, 2, (n, self.dim)).astype(np.float64)
+        return self.scale * (2.0 * heads - 1.0)
 
     def marginal_rule(self, points: int) -> tuple[Array, Array]:
         """Return the two atoms: the rule is exact, whatever the number of ``points``."""
         as_dim(points, "points")
-        return np.array([-self._scale, self._scale]), np.array([0.5, 0.5])
-
-    def _unit_log_mgf(self, x: Array) -> Array:
-        return log_cosh(x)
-
-    def _unit_mean(self, x: Array) -> Array:
-        return np.tanh(x)
-
-    def _unit_variance(self, x: Array) -> Array:
-        return sech_squared(x)
+        return np.array([-self.scale, self.scale]), np.array([0.5, 0.5])
 
 
 # Laplace tokens: exponential tails, so the limit exists only for small tilts.
 
 #: Gauss-Laguerre nodes on one side of 0; with more the outermost weights underflow to 0.
 MOST_POINTS = 180
+
+
+def laplace_log_mgf(x: Array) -> Array:
+    """``-log(1 - x^2)`` for |x| < 1: near 1 exact only as a product, near 0 only as a log1p."""
+    near = -np.log1p(-np.minimum(x * x, 0.25))
+    return np.where(np.abs(x) > 0.5, -np.log((1.0 - x) * (1.0 + x)), near)
+
+
+def laplace_mean(x: Array) -> Array:
+    """``2x / (1 - x^2)``."""
+    return np.asarray(2.0 * x / ((1.0 - x) * (1.0 + x)))
+
+
+def laplace_variance(x: Array) -> Array:
+    """``2 (1 + x^2) / (1 - x^2)^2``."""
+    return np.asarray(2.0 * (1.0 + x * x) / ((1.0 - x) * (1.0 + x)) ** 2)
 
 
 class Laplace(ProductLaw):
@@ -237,23 +191,16 @@ class Laplace(ProductLaw):
     """
 
     name = "laplace"
+    cumulants = (laplace_log_mgf, laplace_mean, laplace_variance)
 
     def __init__(self, dim: int, scale: float = 1.0) -> None:
         super().__init__(dim, scale)
-
-    @property
-    def scale(self) -> float:
-        """The scale b, mean of the absolute value of a coordinate."""
-        return self._scale
-
-    @property
-    def tilt_domain(self) -> TiltDomain:
-        """The open box ``|t_i| < 1 / scale``."""
-        return TiltDomain("box", 1.0 / self._scale)
+        # Inside the box scale * t rounds to less than 1, so that nothing is divided by 0.
+        self.tilt_domain = TiltDomain("box", 1.0 / self.scale)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        return rng.laplace(0.0, self._scale, (n, self._dim))
+        return rng.laplace(0.0, self.scale, (n, self.dim))
 
     def marginal_rule(self, points: int) -> tuple[Array, Array]:
         """Gauss-Laguerre rule with ``points`` nodes on each side of 0."""
@@ -262,17 +209,5 @@ class Laplace(ProductLaw):
             raise InputError(f"points is {points}; a Laplace rule has at most {MOST_POINTS} a side")
         nodes, weights = scipy.special.roots_laguerre(count)
         half = np.asarray(weights) / (2.0 * np.sum(weights))
-        positive = self._scale * np.asarray(nodes)
+        positive = self.scale * np.asarray(nodes)
         return np.concatenate([-positive[::-1], positive]), np.concatenate([half[::-1], half])
-
-    def _unit_log_mgf(self, x: Array) -> Array:
-        # Inside the domain scale * t rounds to less than 1, so nothing here divides by 0.
-        # Near the edge 1 - x^2 is exact only as a product; near 0 only log1p keeps the digits.
-        near = -np.log1p(-np.minimum(x * x, 0.25))
-        return np.where(np.abs(x) > 0.5, -np.log((1.0 - x) * (1.0 + x)), near)
-
-    def _unit_mean(self, x: Array) -> Array:
-        return np.asarray(2.0 * x / ((1.0 - x) * (1.0 + x)))
-
-    def _unit_variance(self, x: Array) -> Array:
-        return np.asarray(2.0 * (1.0 + x * x) / ((1.0 - x) * (1.0 + x)) ** 2)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
+from numpy.polynomial.polynomial import polyder, polyval
 from numpy.typing import ArrayLike
 
 from esscher.core.validation import Array, as_dim, as_positive
@@ -26,23 +27,18 @@ from esscher.math.laws.law import Law, frozen
 DEBYE_ORDER = 18
 DEBYE_TERMS = 14
 
-_Polynomial = tuple[float, ...]
-
-
-def bessel_ratio(nu: float, kappa: ArrayLike) -> Array:
-    """``r_nu(kappa) = I_{nu+1}(kappa) / I_nu(kappa)``, for nu >= -1/2 and kappa >= 0."""
-    k = np.asarray(kappa, dtype=np.float64)
-    return np.asarray(k * bessel_ratio_over_argument(nu, k))
-
 
 def bessel_ratio_over_argument(nu: float, kappa: ArrayLike) -> Array:
-    """``s_nu(kappa) = r_nu(kappa) / kappa``, with its limit ``1 / (2 (nu + 1))`` at 0."""
+    """``s_nu = r_nu / kappa`` with ``r_nu = I_{nu+1} / I_nu``, for nu >= -1/2 and kappa >= 0.
+
+    At 0 it is ``1 / (2 (nu + 1))``; down the orders ``s_nu = 1 / (2 (nu + 1) + kappa^2 s_{nu+1})``.
+    """
     k = np.asarray(kappa, dtype=np.float64)
     orders, top = _orders(nu)
     s = _debye_ratio(top, k)
     for order in orders:
-        s = _step_down(order, k, s)
-    return s
+        s = 1.0 / (2.0 * (order + 1.0) + k * (k * s))  # errors shrink on the way down
+    return np.asarray(s)
 
 
 def bessel_ratio_derivative(nu: float, kappa: ArrayLike) -> Array:
@@ -55,7 +51,7 @@ def bessel_ratio_derivative(nu: float, kappa: ArrayLike) -> Array:
     orders, top = _orders(nu)
     s, slope = _debye_ratio(top, k), _debye_slope(top, k)
     for order in orders:
-        s = _step_down(order, k, s)
+        s = 1.0 / (2.0 * (order + 1.0) + k * (k * s))
         slope = s * s * (2.0 * (order + 1.0) - k * (k * slope))
     return slope
 
@@ -70,7 +66,7 @@ def log_bessel_normalised(nu: float, kappa: ArrayLike) -> Array:
     s, total = _debye_ratio(top, k), _debye_log(top, k)
     for order in orders:
         total = total + np.log1p(k * (k * s) / (2.0 * (order + 1.0)))
-        s = _step_down(order, k, s)
+        s = 1.0 / (2.0 * (order + 1.0) + k * (k * s))
     return total
 
 
@@ -80,45 +76,29 @@ def _orders(nu: float) -> tuple[list[float], float]:
     return [nu + j for j in reversed(range(steps))], nu + steps
 
 
-def _step_down(order: float, k: Array, s: Array) -> Array:
-    """``s_nu = 1 / (2 (nu + 1) + kappa^2 s_{nu+1})``; errors shrink on the way down."""
-    return np.asarray(1.0 / (2.0 * (order + 1.0) + k * (k * s)))
-
-
 @cache
 def _debye_polynomials() -> tuple[tuple[Fraction, ...], ...]:
     """``u_1 .. u_n`` by DLMF 10.41.9, as coefficients of rising powers."""
     current = [Fraction(1)]
-    found = []
+    polynomials = []
     for _ in range(DEBYE_TERMS):
         following = [Fraction(0)] * (len(current) + 3)
         for power, coefficient in enumerate(current):
             following[power + 1] += coefficient * (Fraction(power, 2) + Fraction(1, 8 * power + 8))
             following[power + 3] -= coefficient * (Fraction(power, 2) + Fraction(5, 8 * power + 24))
         current = following
-        found.append(tuple(current))
-    return tuple(found)
+        polynomials.append(tuple(current))
+    return tuple(polynomials)
 
 
 @lru_cache(maxsize=256)
-def _debye_series(order: float) -> _Polynomial:
+def _debye_series(order: float) -> tuple[float, ...]:
     """Coefficients of ``E(p) = sum_{k>=1} u_k(p) / order^k``, so that ``S = 1 + E``."""
     total = [0.0] * (3 * DEBYE_TERMS + 1)
     for k, polynomial in enumerate(_debye_polynomials(), start=1):
         for power, coefficient in enumerate(polynomial):
             total[power] += float(coefficient) / order**k
     return tuple(total)
-
-
-def _derivative(polynomial: _Polynomial) -> _Polynomial:
-    return tuple(power * coefficient for power, coefficient in enumerate(polynomial))[1:]
-
-
-def _at(polynomial: _Polynomial, p: Array) -> Array:
-    value = np.zeros_like(p)
-    for coefficient in reversed(polynomial):
-        value = value * p + coefficient
-    return value
 
 
 def _debye_ratio(order: float, k: Array) -> Array:
@@ -129,7 +109,7 @@ def _debye_ratio(order: float, k: Array) -> Array:
     q = np.hypot(1.0, k / order)
     p = 1.0 / q
     series = _debye_series(order)
-    log_slope = _at(_derivative(series), p) / (1.0 + _at(series, p))
+    log_slope = polyval(p, polyder(series)) / (1.0 + polyval(p, series))
     correction = p * p * (0.5 + p * log_slope)
     return np.asarray((1.0 / (1.0 + q) - correction / order) / order)
 
@@ -139,10 +119,9 @@ def _debye_slope(order: float, k: Array) -> Array:
     q = np.hypot(1.0, k / order)
     p = 1.0 / q
     series = _debye_series(order)
-    first = _derivative(series)
-    value = 1.0 + _at(series, p)
-    log_slope = _at(first, p) / value
-    log_curvature = _at(_derivative(first), p) / value - log_slope**2
+    value = 1.0 + polyval(p, series)
+    log_slope = polyval(p, polyder(series)) / value
+    log_curvature = polyval(p, polyder(series, 2)) / value - log_slope**2
     square = p * p
     second_order = (
         square * (0.5 - square)
@@ -165,7 +144,7 @@ def _debye_log(order: float, k: Array) -> Array:
     quotient: list[float] = []
     for coefficient in reversed(series[1:]):
         quotient.append(coefficient + (quotient[-1] if quotient else 0.0))
-    change = -(w / q) * _at(tuple(reversed(quotient)), 1.0 / q) / (1.0 + sum(series))
+    change = -(w / q) * polyval(1.0 / q, quotient[::-1]) / (1.0 + sum(series))
     # 0.25 log(1 + z^2) = 0.5 log q = 0.5 log(1 + w)
     leading = order * (w - np.log1p(0.5 * w))
     return np.asarray(leading - 0.5 * np.log1p(w) + np.log1p(change))
@@ -189,63 +168,38 @@ class Sphere(Law):
     name = "sphere"
 
     def __init__(self, dim: int, radius: float = 1.0) -> None:
-        self._dim = as_dim(dim)
-        self._radius = as_positive(radius, "radius")
+        self.dim = as_dim(dim)
+        self.radius = self.support_radius = as_positive(radius, "radius")
+        self.parameters = {"dim": self.dim, "radius": self.radius}
+        self._order = self.dim / 2 - 1
 
-    @property
-    def dim(self) -> int:
-        """Dimension d of the tokens."""
-        return self._dim
-
-    @property
-    def radius(self) -> float:
-        """Radius R of the sphere."""
-        return self._radius
-
-    @property
-    def mean(self) -> Array:
-        """The centre, 0."""
-        return frozen(np.zeros(self._dim))
-
-    @property
+    @cached_property
     def covariance(self) -> Array:
         """``R^2 / d`` times the identity."""
-        return frozen(np.eye(self._dim) * (self._radius**2 / self._dim))
-
-    @property
-    def support_radius(self) -> float:
-        """The radius R."""
-        return self._radius
-
-    @property
-    def _order(self) -> float:
-        return self._dim / 2 - 1
+        return frozen(np.eye(self.dim) * (self.radius**2 / self.dim))
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
-        normal = rng.standard_normal((n, self._dim))
-        return np.asarray(normal * (self._radius / np.linalg.norm(normal, axis=1, keepdims=True)))
+        normal = rng.standard_normal((n, self.dim))
+        return np.asarray(normal * (self.radius / np.linalg.norm(normal, axis=1, keepdims=True)))
 
     def _log_mgf(self, t: Array) -> Array:
         length, _ = _length_and_direction(t)
-        return log_bessel_normalised(self._order, self._radius * length)
+        return log_bessel_normalised(self._order, self.radius * length)
 
     def _tilted_mean(self, t: Array) -> Array:
         length, _ = _length_and_direction(t)
-        ratio = bessel_ratio_over_argument(self._order, self._radius * length)
-        return np.asarray((self._radius**2 * ratio)[..., None] * t)
+        ratio = bessel_ratio_over_argument(self._order, self.radius * length)
+        return np.asarray((self.radius**2 * ratio)[..., None] * t)
 
     def _tilted_covariance(self, t: Array) -> Array:
         """``R^2 [r' uu' + (r / kappa)(I - uu')]`` with u the direction of the tilt."""
         length, u = _length_and_direction(t)
-        kappa = self._radius * length
-        along = self._radius**2 * bessel_ratio_derivative(self._order, kappa)[..., None]
-        across = self._radius**2 * bessel_ratio_over_argument(self._order, kappa)[..., None]
+        kappa = self.radius * length
+        along = self.radius**2 * bessel_ratio_derivative(self._order, kappa)[..., None]
+        across = self.radius**2 * bessel_ratio_over_argument(self._order, kappa)[..., None]
         hessian = ((along - across) * u)[..., :, None] * u[..., None, :]
         # The diagonal apart: it keeps `along` exact where it is tiny beside `across`.
-        axis = np.arange(self._dim)
+        axis = np.arange(self.dim)
         hessian[..., axis, axis] = along * u**2 + across * ((1.0 - u) * (1.0 + u))
         return np.asarray(hessian)
-
-    def _parameters(self) -> dict[str, object]:
-        return {"dim": self._dim, "radius": self._radius}

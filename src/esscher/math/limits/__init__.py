@@ -11,7 +11,7 @@ from esscher.math.limits.mapping import (
     limit_map,
 )
 from esscher.math.limits.moments import limit_moments, missing_limit
-from esscher.math.limits.rules import SphereEigenvalues, sphere_output_eigenvalues
+from esscher.math.limits.rules import sphere_output_eigenvalues
 from esscher.math.limits.stack import AttentionLayer, GaussianStack, StackLimit
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "MapLimit",
     "NoLimit",
     "OutputMoments",
-    "SphereEigenvalues",
     "StackLimit",
     "gaussian_limit_map",
     "limit_map",

@@ -1,4 +1,4 @@
-"""Results of the infinite-token limits: numbers, the method that found them, their errors.
+"""Results of the infinite-token limits: numbers, the method behind them, their errors.
 
 A law without a limit at the tilts that occur is an answer, not an error: it is a
 :class:`NoLimit`, with the fraction of queries concerned.
@@ -71,8 +71,6 @@ class MapLimit:
         Whether the limit exists, of shape (...).
     method
         ``"closed form"`` or ``"finite sum"``.
-    standard_error
-        Standard errors of ``values``: zeros, since both methods are exact.
     missing
         The queries without a limit, or None when every query has one.
     """
@@ -80,7 +78,6 @@ class MapLimit:
     values: Array
     exists: NDArray[np.bool_]
     method: str
-    standard_error: Array
     missing: NoLimit | None
 
     def __repr__(self) -> str:
@@ -105,7 +102,7 @@ class OutputMoments:
         Entrywise: standard errors for the sampling methods, an estimate of the absolute error for
         quadrature, zeros for closed forms and finite sums.
     method
-        How the moments were found.
+        How the moments were computed.
     samples
         Number of queries used by a sampling method, else 0.
     """
@@ -123,15 +120,10 @@ class OutputMoments:
         symmetric = (covariance + covariance.T) / 2
         return cls(mean, symmetric, np.zeros_like(mean), np.zeros_like(symmetric), method, 0)
 
-    @property
-    def dim(self) -> int:
-        """Dimension d_v of the outputs."""
-        return len(self.mean)
-
     def __repr__(self) -> str:
         how = f"{self.method}, {_queries(self.samples)}" if self.samples else self.method
         return (
-            f"OutputMoments in R^{self.dim} ({how})\n"
+            f"OutputMoments in R^{len(self.mean)} ({how})\n"
             f"  mean       {_listed(self.mean)}  (error at most {self.mean_error.max():.2g})\n"
             f"  covariance diagonal {_listed(np.diag(self.covariance))}, trace "
             f"{np.trace(self.covariance):.6g}  (error at most {self.covariance_error.max():.2g})"
@@ -153,7 +145,7 @@ def limit_map(
     head
         Any head.
     tokens
-        Tokens x that ask, of shape (..., d), for a head from weights: ``t = A x + a``.
+        Tokens x of the queries, of shape (..., d), for a head from weights: ``t = A x + a``.
     tilts
         Or the tilts ``q / sqrt(d_k)`` of the keys, of shape (..., d_k), for any head.
 
@@ -162,7 +154,22 @@ def limit_map(
     MapLimit
         With ``nan`` at the queries outside the law's tilt domain, and their fraction.
     """
-    t = _tilts(as_head(head), tokens, tilts)
+    as_head(head)
+    if (tokens is None) == (tilts is None):
+        raise InputError("give the queries either as tokens=... or as tilts=...")
+    if tilts is not None:
+        # Not head.key_dim for weights: it needs moments, which heavy-tailed laws do not have.
+        dim = len(head.query_weight) if isinstance(head, WeightHead) else head.key_dim
+        t = as_points(tilts, dim, "tilts")
+    elif isinstance(head, WeightHead) and tokens is not None:
+        points = as_points(tokens, head.law.dim, "tokens")
+        rows = head.tokens(points.reshape(-1, head.law.dim)).tilts
+        t = rows.reshape(*points.shape[:-1], rows.shape[-1])
+    else:
+        raise InputError(
+            f"a {type(head).__name__} has no weights to turn tokens into queries; "
+            "give the queries as tilts=..."
+        )
     values = head.limit_map(t)
     # A tilt inside the domain may still have no limit: Student tokens without a mean, at t = 0.
     exists = head.tilt_domain.contains(head.law_tilts(t)) & np.isfinite(values).all(axis=-1)
@@ -181,27 +188,8 @@ def limit_map(
         values=values,
         exists=exists,
         method="finite sum" if finite else "closed form",
-        standard_error=np.zeros_like(values),
         missing=missing,
     )
-
-
-def _tilts(head: Head, tokens: ArrayLike | None, tilts: ArrayLike | None) -> Array:
-    """Return the tilts of the keys that the caller described in one of two ways."""
-    if (tokens is None) == (tilts is None):
-        raise InputError("give the queries either as tokens=... or as tilts=...")
-    if tokens is not None:
-        if not isinstance(head, WeightHead):
-            raise InputError(
-                f"a {type(head).__name__} has no weights to turn tokens into queries; "
-                "give the queries as tilts=..."
-            )
-        points = as_points(tokens, head.law.dim, "tokens")
-        rows = head.tokens(points.reshape(-1, head.law.dim)).tilts
-        return rows.reshape(*points.shape[:-1], rows.shape[-1])
-    # Not head.key_dim for weights: it asks for moments, which heavy-tailed laws do not have.
-    dim = len(head.query_weight) if isinstance(head, WeightHead) else head.key_dim
-    return as_points(tilts if tilts is not None else [], dim, "tilts")
 
 
 @dataclass(frozen=True, eq=False)

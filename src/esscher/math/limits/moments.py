@@ -5,7 +5,7 @@ The queries are a function of the seed alone; every entry has its standard error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,83 +22,81 @@ from esscher.math.limits.rules import product_moments, single_entries, sphere_ou
 BLOCK = 1024
 
 
-def query_stream(seed: int) -> np.random.Generator:
-    """Return the random stream of the queries of a seed."""
-    return random_stream(seed, "limit queries")
-
-
 def query_blocks(head: Head, samples: int, seed: int) -> Iterator[Array]:
-    """Yield the tilts of ``samples`` independent queries in blocks of rows."""
-    rng = query_stream(seed)
+    """Yield the tilts of ``samples`` queries in blocks: independent, or rows of an array head."""
+    rng = random_stream(seed, "limit queries")
+    if isinstance(head, ArrayHead):
+        size = len(head.keys)
+        rows = rng.choice(size, size=min(samples, size), replace=False)
+        for start in range(0, len(rows), BLOCK):
+            yield head.tilts[rows[start : start + BLOCK]]
+        return
     for start in range(0, samples, BLOCK):
         yield head.sample(min(BLOCK, samples - start), rng).tilts
 
 
-class MomentAccumulator:
-    """Sums of products of rows up to fourth order; memory does not grow with the rows.
+def block_moments(
+    blocks: Iterable[Array], method: str, population: int | None = None
+) -> OutputMoments:
+    """Mean and covariance of rows that come in blocks, with their standard errors.
 
-    The standard error of a covariance entry is that of the mean of
-    ``(y_i - E y_i)(y_j - E y_j)``, so it needs ``E[y_i^2 y_j^2]`` and no normality.
+    Sums of products up to fourth order are kept, so that memory does not grow with the rows. The
+    standard error of a covariance entry is that of the mean of ``(y_i - E y_i)(y_j - E y_j)``, so
+    it needs ``E[y_i^2 y_j^2]`` and no normality.
+
+    Parameters
+    ----------
+    blocks
+        Arrays of shape (rows, d).
+    method
+        Name of the method, for the result.
+    population
+        Size N of the finite population that the rows were drawn from WITHOUT replacement; the
+        squared errors shrink by ``1 - n/N`` and the covariance is the population's (divided
+        by N). None for independent rows.
     """
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self, rows: Array) -> None:
-        """Take in a block of rows, of shape (n, d)."""
-        if self._count == 0:
-            dim = rows.shape[1]
+    n = 0
+    centre = first = np.zeros(0)
+    second = third = fourth = np.zeros((0, 0))
+    for block in blocks:
+        if n == 0:
+            dim = block.shape[1]
             # Centring at the first block's mean keeps the sums free of cancellation.
-            self._centre = rows.mean(axis=0)
-            self._first = np.zeros(dim)
-            self._second, self._third, self._fourth = (np.zeros((dim, dim)) for _ in range(3))
-        u = rows - self._centre
+            centre, first = block.mean(axis=0), np.zeros(dim)
+            second, third, fourth = (np.zeros((dim, dim)) for _ in range(3))
+        u = block - centre
         square = u * u
-        self._count += len(rows)
-        self._first += u.sum(axis=0)
-        self._second += u.T @ u
-        self._third += square.T @ u
-        self._fourth += square.T @ square
-
-    def moments(self, method: str, population: int | None = None) -> OutputMoments:
-        """Mean, covariance and their standard errors.
-
-        Parameters
-        ----------
-        method
-            Name of the method, for the result.
-        population
-            Size N of the finite population that the rows were drawn from WITHOUT replacement; the
-            squared errors shrink by ``1 - n/N`` and the covariance is the population's (divided
-            by N). None for independent rows.
-        """
-        n = self._count
-        shift = self._first / n
-        second, third, fourth = self._second / n, self._third / n, self._fourth / n
-        spread = second - np.outer(shift, shift)
-        # E[(u_i - s_i)^2 (u_j - s_j)^2], expanded; s is the small mean left after centring.
-        along = np.diag(second)[:, None] * shift**2
-        mixed = third * shift
-        products = (
-            fourth
-            - 2 * (mixed + mixed.T)
-            + along
-            + along.T
-            + 4 * np.outer(shift, shift) * second
-            - 3 * np.outer(shift**2, shift**2)
-        )
-        left = 1.0 if population is None else 1.0 - n / population
-        unbiased = spread * (n / (n - 1))
-        if population is not None:
-            unbiased = unbiased * ((population - 1) / population)
-        return OutputMoments(
-            mean=self._centre + shift,
-            covariance=(unbiased + unbiased.T) / 2,
-            mean_error=np.sqrt(np.maximum(np.diag(unbiased), 0.0) * left / n),
-            covariance_error=np.sqrt(np.maximum(products - spread**2, 0.0) * left / (n - 1)),
-            method=method,
-            samples=n,
-        )
+        n += len(block)
+        first += u.sum(axis=0)
+        second += u.T @ u
+        third += square.T @ u
+        fourth += square.T @ square
+    shift = first / n
+    second, third, fourth = second / n, third / n, fourth / n
+    spread = second - np.outer(shift, shift)
+    # E[(u_i - s_i)^2 (u_j - s_j)^2], expanded; s is the small mean left after centring.
+    along = np.diag(second)[:, None] * shift**2
+    mixed = third * shift
+    products = (
+        fourth
+        - 2 * (mixed + mixed.T)
+        + along
+        + along.T
+        + 4 * np.outer(shift, shift) * second
+        - 3 * np.outer(shift**2, shift**2)
+    )
+    left = 1.0 if population is None else 1.0 - n / population
+    unbiased = spread * (n / (n - 1))
+    if population is not None:
+        unbiased = unbiased * ((population - 1) / population)
+    return OutputMoments(
+        mean=centre + shift,
+        covariance=(unbiased + unbiased.T) / 2,
+        mean_error=np.sqrt(np.maximum(np.diag(unbiased), 0.0) * left / n),
+        covariance_error=np.sqrt(np.maximum(products - spread**2, 0.0) * left / (n - 1)),
+        method=method,
+        samples=n,
+    )
 
 
 # Share of a head's queries that have no infinite-token limit.
@@ -151,16 +149,13 @@ def _laplace_fraction(
         rows = ~fixed & (columns == column)
         edges = (np.array([[-half_width], [half_width]]) - bias[rows]) / slopes[rows]
         low, high = float(edges.min(axis=0).max()), float(edges.max(axis=0).min())
+        tails = []
         if low >= high:
             return 1.0
-        outside = _laplace_tail(-low / scale) + _laplace_tail(high / scale)
-        log_inside += float(np.log1p(-outside))
+        for x in (-low / scale, high / scale):  # P(X > x) at scale 1, accurate for small tails
+            tails.append(float(0.5 * np.exp(-x)) if x > 0 else float(1.0 - 0.5 * np.exp(x)))
+        log_inside += float(np.log1p(-(tails[0] + tails[1])))
     return float(-np.expm1(log_inside))
-
-
-def _laplace_tail(x: float) -> float:
-    """``P(X > x)`` at scale 1, accurate for small tails."""
-    return float(0.5 * np.exp(-x)) if x > 0 else float(1.0 - 0.5 * np.exp(x))
 
 
 def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
@@ -188,6 +183,8 @@ def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
 
 #: Finite sets of up to this many tokens are summed exactly, whatever the number of samples.
 ALWAYS_SUMMED = 4096
+#: Relative agreement of two rules from which their difference bounds the error.
+TRUSTED = 1e-3
 
 
 def limit_moments(
@@ -228,11 +225,15 @@ def limit_moments(
     if missing is not None:
         return missing
     for name in METHODS if method == "auto" else (method,):
-        if method == "auto" and name == "finite sum" and _is_long(head, samples):
-            continue
-        found = METHODS[name](head, samples, seed)
-        if found is not None:
-            return found
+        if method == "auto" and name == "finite sum":
+            law = head.law if isinstance(head, WeightHead) else None
+            rows = head.keys if isinstance(head, ArrayHead) else np.empty(0)
+            rows = law.tokens if isinstance(law, FiniteTokens) else rows
+            if len(rows) > max(ALWAYS_SUMMED, samples):
+                continue
+        moments = METHODS[name](head, samples, seed)
+        if moments is not None:
+            return moments
     over = f" over {head.law!r}" if isinstance(head, WeightHead) else ""
     raise InputError(
         f"method {method!r} is not available for this {type(head).__name__}{over}; "
@@ -267,38 +268,27 @@ def _finite_sum(head: Head, samples: int, seed: int) -> OutputMoments | None:
 
 
 def _quadrature(head: Head, samples: int, seed: int) -> OutputMoments | None:
-    """One-dimensional rules; see ``sphere_rule`` and ``product_rule``."""
+    """One-dimensional rules for the sphere and for product laws; see :mod:`rules`."""
     if not isinstance(head, WeightHead):
         return None
+    tokens = None
     if isinstance(head.law, Sphere) and not head.a.any():
-        return _sphere(head, head.law)
-    if isinstance(head.law, ProductLaw):
-        found = product_moments(head.law, head.A, head.a)
-        return None if found is None else _through_values(head, found)
-    return None
-
-
-def _sphere(head: WeightHead, law: Sphere) -> OutputMoments | None:
-    """Mean 0 by symmetry; covariance diagonal in the left singular basis of A."""
-    left, spectrum, _ = np.linalg.svd(head.A)
-    found = sphere_output_eigenvalues(spectrum, law.dim, law.radius)
-    if not found.converged:
+        # mean 0 by symmetry; covariance diagonal in the left singular basis of A
+        left, spectrum, _ = np.linalg.svd(head.A)
+        values, errors = sphere_output_eigenvalues(spectrum, head.law.dim, head.law.radius)
+        # Rules that still move may be further off than their difference: so for tilts so large that
+        # the poles of the Bessel ratio come close to the support (d = 2: horizons from 40 on).
+        if np.all(errors <= TRUSTED * values):
+            covariance_error = (np.abs(left) * errors) @ np.abs(left).T
+            zero = np.zeros(head.law.dim)
+            tokens = OutputMoments(
+                zero, (left * values) @ left.T, zero, covariance_error, "quadrature", 0
+            )
+    elif isinstance(head.law, ProductLaw):
+        tokens = product_moments(head.law, head.A, head.a)
+    if tokens is None:
         return None
-    return _through_values(
-        head,
-        OutputMoments(
-            mean=np.zeros(law.dim),
-            covariance=(left * found.values) @ left.T,
-            mean_error=np.zeros(law.dim),
-            covariance_error=(np.abs(left) * found.errors) @ np.abs(left).T,
-            method="quadrature",
-            samples=0,
-        ),
-    )
-
-
-def _through_values(head: WeightHead, tokens: OutputMoments) -> OutputMoments:
-    """Turn moments of ``grad K(t)`` into those of ``V grad K(t) + b_v``."""
+    # from moments of grad K(t) to those of V grad K(t) + b_v
     v, size = head.value_weight, np.abs(head.value_weight)
     covariance = v @ tokens.covariance @ v.T
     return OutputMoments(
@@ -306,33 +296,17 @@ def _through_values(head: WeightHead, tokens: OutputMoments) -> OutputMoments:
         covariance=(covariance + covariance.T) / 2,
         mean_error=size @ tokens.mean_error,
         covariance_error=size @ tokens.covariance_error @ size.T,
-        method=tokens.method,
-        samples=tokens.samples,
+        method="quadrature",
+        samples=0,
     )
 
 
 def _sampling(head: Head, samples: int, seed: int) -> OutputMoments | None:
     """Send random queries through the exact map, block by block."""
-    sums = MomentAccumulator()
+    outputs = (head.limit_map(tilts) for tilts in query_blocks(head, samples, seed))
     if isinstance(head, ArrayHead):
-        size = len(head.keys)
-        rows = query_stream(seed).choice(size, size=min(samples, size), replace=False)
-        for start in range(0, len(rows), BLOCK):
-            sums.add(head.limit_map(head.tilts[rows[start : start + BLOCK]]))
-        return sums.moments("sampled queries, all keys", population=size)
-    for tilts in query_blocks(head, samples, seed):
-        sums.add(head.limit_map(tilts))
-    return sums.moments("sampling")
-
-
-def _is_long(head: Head, samples: int) -> bool:
-    """Whether a finite set has more queries than the caller asked to spend."""
-    size = 0
-    if isinstance(head, ArrayHead):
-        size = len(head.keys)
-    elif isinstance(head, WeightHead) and isinstance(head.law, FiniteTokens):
-        size = len(head.law.tokens)
-    return size > max(ALWAYS_SUMMED, samples)
+        return block_moments(outputs, "sampled queries, all keys", population=len(head.keys))
+    return block_moments(outputs, "sampling")
 
 
 #: The methods in the order in which "auto" tries them; each returns None where it does not apply.

@@ -8,7 +8,6 @@ correlated only if they share their column j.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -59,43 +58,33 @@ def product_moments(law: ProductLaw, matrix: Array, bias: Array) -> OutputMoment
     for column in np.unique(columns[slopes != 0]):
         rows = np.flatnonzero((columns == column) & (slopes != 0))
         block = np.ix_(rows, rows)
-        coarse, fine = (
-            _moments(law, slopes[rows], bias[rows], _rule(law, slopes[rows], bias[rows], points))
-            for points in PRODUCT_POINTS
-        )
-        mean[rows], covariance[block] = fine
-        mean_error[rows] = np.abs(fine[0] - coarse[0])
-        covariance_error[block] = np.abs(fine[1] - coarse[1])
+        for points in PRODUCT_POINTS:
+            nodes, weights = _rule(law, slopes[rows], bias[rows], points)
+            tilts = nodes[:, None] * slopes[rows] + bias[rows]
+            # tilted means of one coordinate: scalar tilts, packed into rows of length d
+            padded = np.zeros((-(-tilts.size // d), d))
+            padded.flat[: tilts.size] = tilts.ravel()
+            outputs = np.asarray(law.tilted_mean(padded).flat[: tilts.size]).reshape(tilts.shape)
+            coarse = mean[rows], covariance[block]
+            mean[rows] = weights @ outputs
+            centred = outputs - mean[rows]
+            covariance[block] = (centred * weights[:, None]).T @ centred
+        mean_error[rows] = np.abs(mean[rows] - coarse[0])
+        covariance_error[block] = np.abs(covariance[block] - coarse[1])
     return OutputMoments(
         mean, covariance, mean_error, covariance_error, method="quadrature", samples=0
     )
-
-
-def _moments(law: ProductLaw, slopes: Array, bias: Array, rule: Rule) -> tuple[Array, Array]:
-    """Mean and covariance of the outputs that depend on one token coordinate."""
-    nodes, weights = rule
-    outputs = _coordinate_means(law, nodes[:, None] * slopes + bias)
-    mean = weights @ outputs
-    centred = outputs - mean
-    return mean, (centred * weights[:, None]).T @ centred
-
-
-def _coordinate_means(law: ProductLaw, tilts: Array) -> Array:
-    """Tilted mean of one coordinate at any array of scalar tilts, packed into rows of length d."""
-    padded = np.zeros((-(-tilts.size // law.dim), law.dim))
-    padded.flat[: tilts.size] = tilts.ravel()
-    return np.asarray(law.tilted_mean(padded).flat[: tilts.size]).reshape(tilts.shape)
 
 
 def _rule(law: ProductLaw, slopes: Array, bias: Array, points: int) -> Rule:
     """Nodes and weights for one coordinate of the law."""
     if not isinstance(law, Cube):
         return law.marginal_rule(points)
-    edges = _panels(law.half_width, slopes, bias)
+    edges = _panels(law.scale, slopes, bias)
     nodes, weights = scipy.special.roots_legendre(points)
     half = np.diff(edges)[:, None] / 2
     middle = (edges[:-1, None] + edges[1:, None]) / 2
-    return (middle + half * nodes).ravel(), (half * weights / (2 * law.half_width)).ravel()
+    return (middle + half * nodes).ravel(), (half * weights / (2 * law.scale)).ravel()
 
 
 def _panels(half_width: float, slopes: Array, bias: Array) -> Array:
@@ -139,8 +128,6 @@ def _panels(half_width: float, slopes: Array, bias: Array) -> Array:
 SPHERE_POINTS = (8, 16, 32, 64)
 #: Relative agreement at which refining stops.
 TOLERANCE = 1e-10
-#: Relative agreement from which the difference of two rules bounds the error.
-TRUSTED = 1e-3
 #: Relative error that rounding is allowed (measured: below 3e-14 up to d = 4096).
 ROUNDING = 1e-13
 #: Values closer than this, relative to the largest, are one value with multiplicity.
@@ -151,44 +138,9 @@ EXHAUSTED = 1e-14
 BLOCK = 64
 
 
-@dataclass(frozen=True, eq=False)
-class SphereEigenvalues:
-    """Eigenvalues of the output covariance for V = I, one per singular value of A.
-
-    Attributes
-    ----------
-    values
-        ``E[Gamma_i^2]`` along the left singular vectors of A, in the order of the spectrum.
-    errors
-        Estimated absolute errors: the difference between the last two rules, plus rounding.
-    points
-        Number of nodes of the last rule.
-    """
-
-    values: Array
-    errors: Array
-    points: int
-
-    @property
-    def converged(self) -> bool:
-        """Whether the errors can be trusted: rules that still move may be further off than that.
-
-        Tilts so large that the poles of the Bessel ratio come close to the support of Q (d = 2:
-        horizons beyond about 40) need more nodes than the last rule has.
-        """
-        return bool(np.all(self.errors <= TRUSTED * self.values))
-
-    def __str__(self) -> str:
-        return (
-            f"{len(self.values)} eigenvalues from {self.values.max():.6g} to "
-            f"{self.values.min():.6g} (quadrature with {self.points} nodes, "
-            f"error at most {self.errors.max():.2g})"
-        )
-
-
 def sphere_output_eigenvalues(
     spectrum: Array, dim: int, radius: float = 1.0, tolerance: float = TOLERANCE
-) -> SphereEigenvalues:
+) -> tuple[Array, Array]:
     """``E[g(|t|)^2 t_i^2 / |t|^2]`` for ``t = A x``, x uniform on the sphere, in A's left basis.
 
     ``g(s) = R I_{d/2}(R s) / I_{d/2-1}(R s)``. For a head with values ``V x`` and ``A = U S W'``
@@ -202,6 +154,12 @@ def sphere_output_eigenvalues(
         The sphere.
     tolerance
         Relative agreement of two rules at which refining stops.
+
+    Returns
+    -------
+    values, errors
+        ``E[Gamma_i^2]`` along the left singular vectors of A, in the order of the spectrum, and
+        estimated absolute errors: the difference between the last two rules, plus rounding.
     """
     d, r = as_dim(dim), as_positive(radius, "radius")
     given = np.atleast_1d(as_array(spectrum, "spectrum"))
@@ -220,7 +178,7 @@ def sphere_output_eigenvalues(
         change = np.abs(current - previous)
         if np.all(change <= tolerance * current):
             break
-    return SphereEigenvalues(current, change + ROUNDING * current, points)
+    return current, change + ROUNDING * current
 
 
 def weighted_means(f: Callable[[Array], Array], values: Array, points: int) -> Array:

@@ -167,12 +167,21 @@ class GaussianStack:
         means, covariances = [law.mean], [law.covariance]
         horizons, maps = [], []
         for i, layer in enumerate(self.layers):
-            horizons.append(_horizons(layer, law, i))
+            overflow = UndefinedError(
+                f"layer {i} overflows: the tokens that reach it have covariances up to "
+                f"{float(np.abs(law.covariance).max()):.3g}; scale the output matrices down, or "
+                "stop the stack before this layer"
+            )
+            try:
+                with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                    horizons.append(np.array([head.horizon for head in layer.over(law)]))
+            except np.linalg.LinAlgError as error:
+                raise overflow from error
             with np.errstate(over="ignore", invalid="ignore"):
                 layer_map = layer.limit_map(law)
                 mean, covariance = layer_map.push(law.mean, law.covariance)
-            if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-                raise _overflow(i, law)
+            if not all(np.isfinite(x).all() for x in (horizons[-1], mean, covariance)):
+                raise overflow
             law = Gaussian(mean, covariance)
             means.append(mean)
             covariances.append(covariance)
@@ -181,23 +190,3 @@ class GaussianStack:
 
     def __repr__(self) -> str:
         return f"GaussianStack({len(self.layers)} layers on R^{self.layers[0].dim})"
-
-
-def _horizons(layer: AttentionLayer, law: Gaussian, index: int) -> Array:
-    """Horizon of each head on the law that reaches the layer."""
-    try:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            horizons = np.array([head.horizon for head in layer.over(law)])
-    except np.linalg.LinAlgError as error:
-        raise _overflow(index, law) from error
-    if not np.isfinite(horizons).all():
-        raise _overflow(index, law)
-    return horizons
-
-
-def _overflow(index: int, law: Gaussian) -> UndefinedError:
-    largest = float(np.abs(law.covariance).max())
-    return UndefinedError(
-        f"layer {index} overflows: the tokens that reach it have covariances up to {largest:.3g}; "
-        "scale the output matrices down, or stop the stack before this layer"
-    )

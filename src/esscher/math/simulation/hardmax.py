@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -50,16 +50,14 @@ def absolute_means(n: float, count: int, queries: str, rng: np.random.Generator)
         else:
             positive = n / 2 + math.sqrt(n) / 2 * rng.standard_normal(count)
         share = positive / n
-        top, bottom = (_half_normal_maximum(k, rng) for k in (positive, n - positive))
+        # P(|X| > max of k half normals) is the minimum of k uniforms.
+        survivals = [
+            -np.expm1(-rng.standard_exponential(k.shape) / k) for k in (positive, n - positive)
+        ]
+        top, bottom = (-scipy.special.ndtri(survival / 2) for survival in survivals)
     if queries == "population":
         share = np.full(count, 0.5)
     return np.asarray(np.abs(share * top - (1 - share) * bottom))
-
-
-def _half_normal_maximum(count: Array, rng: np.random.Generator) -> Array:
-    """Maximum of ``count`` half normals: ``P(|X| > max)`` is the minimum of ``count`` uniforms."""
-    survival = -np.expm1(-rng.standard_exponential(count.shape) / count)
-    return np.asarray(-scipy.special.ndtri(survival / 2))
 
 
 def draw_outer_keys(n: float, dim: int, rng: np.random.Generator) -> tuple[Array, float]:
@@ -117,22 +115,16 @@ def squared_mean(
         return float(first @ second), certified
     # Tokens as queries: the drawn ones ask in their own directions; the others, n - N of them, in
     # independent uniform directions, whose finite number adds Var_u(pick)/n.
-    own, other = _own_sums(keys, rng, most_queries)
+    # Two sums of the keys' picks: the same, or two independent unbiased estimates of it.
+    if len(keys) <= most_queries:
+        own = other = _best(keys, keys).sum(axis=0)
+    else:
+        halves = keys[rng.integers(len(keys), size=(2, most_queries // 2))]
+        own, other = (len(keys) * _best(half, keys).mean(axis=0) for half in halves)
     rest = max(n - len(keys), 0.0) / n
     square = float(np.mean(np.sum(np.vstack([picks, far]) ** 2, axis=1)))
     spread = rest / n * (square - float(first @ second))
     return float((own / n + rest * first) @ (other / n + rest * second)) + spread, certified
-
-
-def _own_sums(keys: Array, rng: np.random.Generator, most: int) -> tuple[Array, Array]:
-    """Sum of the keys' picks, twice: the same sum, or two independent unbiased estimates of it."""
-    count = len(keys)
-    if count <= most:
-        total = _best(keys, keys).sum(axis=0)
-        return total, total
-    asked = keys[rng.integers(count, size=(2, most // 2))]
-    first, second = (count * _best(half, keys).mean(axis=0) for half in asked)
-    return first, second
 
 
 def _best(queries: Array, keys: Array) -> Array:
@@ -155,180 +147,20 @@ def _best(queries: Array, keys: Array) -> Array:
 LINE_REPLICATES, REPLICATES = 100_000, 200
 
 
-@dataclass(frozen=True, eq=False)
-class HardmaxSimulation:
-    """Simulated error of the hardmax mean at each size.
-
-    Attributes
-    ----------
-    sizes, value, standard_error
-        Numbers of tokens, the statistic, its standard error over replicates.
-    statistic
-        ``"mean"``: ``E|mean output|`` (d = 1); ``"rms"``: ``sqrt(E|mean output|^2)`` (d > 1).
-    certified
-        Share of query directions whose answer is certainly that of all n keys.
-    samples
-        One row per size, one column per replicate: ``|mean|`` for d = 1; for d > 1 an unbiased
-        estimate of ``|mean|^2``, which may be negative.
-    """
-
-    sizes: Array
-    value: Array
-    standard_error: Array
-    statistic: str
-    certified: Array
-    samples: Array
-    dim: int
-    scale: float
-    queries: str
-    seed: int
-
-    @property
-    def replicates(self) -> int:
-        """Number of replicates per size."""
-        return int(self.samples.shape[1])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the simulation as plain lists, numbers and strings (without the samples)."""
-        return {
-            "dim": self.dim,
-            "scale": self.scale,
-            "queries": self.queries,
-            "statistic": self.statistic,
-            "replicates": self.replicates,
-            "seed": self.seed,
-            "n": self.sizes.tolist(),
-            "simulated": self.value.tolist(),
-            "standard_error": self.standard_error.tolist(),
-            "certified": self.certified.tolist(),
-        }
-
-    def __repr__(self) -> str:
-        rows = [f"simulated hardmax mean, d = {self.dim}, {self.statistic}, {self.queries} queries"]
-        columns = (self.sizes, self.value, self.standard_error, self.certified)
-        for n, value, error, certified in zip(*columns, strict=True):
-            rows.append(f"  n = {n:<8.4g} {value:.4g} +- {error:.2g}, certified {certified:.4f}")
-        return "\n".join(rows)
-
-
-def hardmax_simulated(
-    sizes: ArrayLike,
-    replicates: int,
-    seed: int,
-    dim: int = 1,
-    scale: float = 1.0,
-    queries: str = "population",
-    directions: int = 512,
-) -> HardmaxSimulation:
-    """Simulate the error of the hardmax mean.
-
-    Parameters
-    ----------
-    sizes
-        Numbers of tokens, from 2 on.
-    replicates, seed
-        Independent draws of the tokens per size, at least 2, and their seed.
-    dim, scale
-        Tokens are N(0, scale^2 I_dim).
-    queries
-        ``"population"`` (directions independent of the keys) or ``"tokens"``.
-    directions
-        Query directions per replicate for d > 1, in opposite pairs, rounded up to a multiple of 4.
-    """
-    n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
-    as_queries(queries)
-    count = as_dim(replicates, "replicates")
-    if count < 2:
-        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
-    as_seed(seed)
-    pairs = 2 * math.ceil(as_dim(directions, "directions") / 4)
-    samples, certified = np.empty((len(n), count)), np.ones(len(n))
-    for row, size in enumerate(n):
-        # One stream per size: a size's numbers do not depend on the other sizes asked for.
-        rng = random_stream(seed, "hardmax", d, int(size))
-        if d == 1:
-            samples[row] = sigma * absolute_means(float(size), count, queries, rng)
-        else:
-            draws = [squared_mean(float(size), d, pairs, queries, rng) for _ in range(count)]
-            samples[row] = sigma**2 * np.array([draw[0] for draw in draws])
-            certified[row] = np.mean([draw[1] for draw in draws])
-    value, error = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(count)
-    if d > 1:
-        if value.min() <= 0:
-            raise UndefinedError(
-                f"the estimate of E|mean|^2 at n = {n[value.argmin()]:g} is {value.min():.2g}, "
-                "which is noise; raise replicates or directions"
-            )
-        value = np.sqrt(value)
-        error = error / (2 * value)
-    statistic = "mean" if d == 1 else "rms"
-    return HardmaxSimulation(
-        n, value, error, statistic, certified, samples, d, sigma, queries, int(seed)
-    )
-
-
 @dataclass(frozen=True)
 class LogarithmicFit:
     """Exponent g of ``(ln n)^-g`` fitted to simulated values.
 
-    ``low`` and ``high`` bound it at the given level (bootstrap over replicates). ``predicted`` is
-    the same fit to the exact values on the same sizes (None where there are none), and
-    ``asymptotic`` the power that holds as n grows without limit, :func:`hardmax_exponent`.
+    ``low`` and ``high`` bound it (bootstrap over replicates). ``predicted`` is the same fit to the
+    exact values on the same sizes (None where there are none), and ``asymptotic`` the power that
+    holds as n grows without limit, :func:`hardmax_exponent`.
     """
 
     exponent: float
     low: float
     high: float
-    level: float
     predicted: float | None
     asymptotic: float
-
-    def __repr__(self) -> str:
-        predicted = "" if self.predicted is None else f", exact on these sizes {self.predicted:.3f}"
-        return (
-            f"(ln n)^-g with g = {self.exponent:.3f} [{self.low:.3f}, {self.high:.3f}] "
-            f"({self.level:.0%} interval){predicted}, asymptotic {self.asymptotic:g}"
-        )
-
-
-def fit_logarithmic(
-    simulation: HardmaxSimulation, resamples: int = 1000, level: float = LEVEL, seed: int = 0
-) -> LogarithmicFit:
-    """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
-
-    The interval resamples replicates, size by size (sizes are simulated independently).
-    """
-    if len(simulation.sizes) < 2:
-        raise InputError(f"one size, n = {simulation.sizes[0]:g}, has no exponent; give at least 2")
-    if not 0 < level < 1:
-        raise InputError(f"level is {level!r}; it must lie between 0 and 1")
-    x = np.log(np.log(simulation.sizes))
-    weights = (simulation.value / simulation.standard_error) ** 2
-    x = x - np.average(x, weights=weights)
-    slope = -weights * x / float(weights @ x**2)
-    rng = random_stream(seed, "hardmax fit")
-    rows = np.arange(len(x))[:, None]
-    fits = np.empty(as_dim(resamples, "resamples"))
-    # The logarithm of a root is half the logarithm; tiny keeps an unlucky resample finite.
-    power = 0.5 if simulation.statistic == "rms" else 1.0
-    tiny = float(np.finfo(float).tiny)
-    for index in range(len(fits)):
-        columns = rng.integers(simulation.replicates, size=simulation.samples.shape)
-        means = simulation.samples[rows, columns].mean(axis=1)
-        fits[index] = slope @ (power * np.log(np.maximum(means, tiny)))
-    low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2])
-    predicted = None
-    if simulation.dim == 1 or simulation.queries == "population":
-        exact = hardmax_exact(simulation.sizes, 1.0, simulation.queries, simulation.dim)
-        predicted = float(slope @ np.log(exact))
-    return LogarithmicFit(
-        float(slope @ np.log(simulation.value)),
-        float(low),
-        float(high),
-        level,
-        predicted,
-        hardmax_exponent(simulation.dim),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,64 +169,63 @@ class HardmaxCurve:
 
     Attributes
     ----------
-    simulation
-        The simulation with its samples, seed and settings.
-    leading
-        Leading term as n grows.
+    sizes, leading
+        Numbers of tokens, and the leading term as n grows.
     exact
         Exact values; None for queries from the tokens in more than one dimension.
+    simulated, standard_error
+        Simulated values, and their standard errors over replicates.
+    certified
+        Share of query directions whose answer is certainly that of all n keys.
+    samples
+        One row per size, one column per replicate: ``|mean|`` for d = 1; for d > 1 an unbiased
+        estimate of ``|mean|^2``, which may be negative.
+    dim, queries
+        Dimension of the tokens, ``"population"`` or ``"tokens"``.
     """
 
-    simulation: HardmaxSimulation
+    sizes: Array
     leading: Array
     exact: Array | None
-
-    @property
-    def sizes(self) -> Array:
-        """Numbers of tokens."""
-        return self.simulation.sizes
-
-    @property
-    def simulated(self) -> Array:
-        """Simulated values."""
-        return self.simulation.value
-
-    @property
-    def standard_error(self) -> Array:
-        """Standard errors of the simulated values."""
-        return self.simulation.standard_error
-
-    @property
-    def certified(self) -> Array:
-        """Share of simulated queries whose answer is certainly exact."""
-        return self.simulation.certified
-
-    @property
-    def statistic(self) -> str:
-        """``"mean"`` (d = 1) or ``"rms"`` (d > 1)."""
-        return self.simulation.statistic
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the tokens."""
-        return self.simulation.dim
-
-    @property
-    def exponent(self) -> float:
-        """Power of ``1/ln n`` as n grows."""
-        return hardmax_exponent(self.dim)
+    simulated: Array
+    standard_error: Array
+    certified: Array
+    samples: Array
+    dim: int
+    queries: str
 
     def fit(self, resamples: int = 1000, level: float = LEVEL, seed: int = 0) -> LogarithmicFit:
-        """Power of ``1/ln n`` fitted to the simulated values, with a bootstrap interval."""
-        return fit_logarithmic(self.simulation, resamples, level, seed)
+        """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the curve as plain lists, numbers and strings."""
-        return self.simulation.to_dict() | {
-            "leading": self.leading.tolist(),
-            "exact": None if self.exact is None else self.exact.tolist(),
-            "exponent": self.exponent,
-        }
+        The interval, at the given level, resamples replicates, size by size (sizes are simulated
+        independently).
+        """
+        if len(self.sizes) < 2:
+            raise InputError(f"one size, n = {self.sizes[0]:g}, has no exponent; give at least 2")
+        if not 0 < level < 1:
+            raise InputError(f"level is {level!r}; it must lie between 0 and 1")
+        x = np.log(np.log(self.sizes))
+        weights = (self.simulated / self.standard_error) ** 2
+        x = x - np.average(x, weights=weights)
+        slope = -weights * x / float(weights @ x**2)
+        rng = random_stream(seed, "hardmax fit")
+        rows = np.arange(len(x))[:, None]
+        fits = np.empty(as_dim(resamples, "resamples"))
+        # The logarithm of a root is half the logarithm; tiny keeps an unlucky resample finite.
+        power = 1.0 if self.dim == 1 else 0.5
+        tiny = float(np.finfo(float).tiny)
+        for index in range(len(fits)):
+            columns = rng.integers(self.samples.shape[1], size=self.samples.shape)
+            means = self.samples[rows, columns].mean(axis=1)
+            fits[index] = slope @ (power * np.log(np.maximum(means, tiny)))
+        low, high = np.quantile(fits, [(1 - level) / 2, (1 + level) / 2])
+        predicted = None
+        if self.exact is not None:
+            unit = hardmax_exact(self.sizes, 1.0, self.queries, self.dim)
+            predicted = float(slope @ np.log(unit))
+        exponent = float(slope @ np.log(self.simulated))
+        asymptotic = hardmax_exponent(self.dim)
+        return LogarithmicFit(exponent, float(low), float(high), predicted, asymptotic)
 
     def table(self) -> pd.DataFrame:
         """Return the curve as a data frame, one row per size (nan where nothing is exact)."""
@@ -412,23 +243,12 @@ class HardmaxCurve:
         )
 
     def __repr__(self) -> str:
-        name = {"rms": "sqrt(E|mean|^2)", "mean": "E|mean|"}[self.statistic]
-        rows = [
-            f"hardmax {name}, d = {self.dim}, queries from the {self.simulation.queries}, "
-            f"decays like (ln n)^-{self.exponent:g}"
-        ]
-        for row in self.table().itertuples():
-            exact = "" if self.exact is None else f"exact {row.exact:.6f}  "
-            rows.append(
-                f"  n = {row.n:<8.4g} {exact}leading {row.leading:.6f}  "
-                f"simulated {row.simulated:.4f} +- {row.standard_error:.1g}"
-            )
-        if self.certified.min() < 0.999:
-            rows.append(f"  only {self.certified.min():.3f} of the queries certified at some size")
-        return "\n".join(rows)
-
-    def _repr_html_(self) -> str:
-        return str(self.table().to_html(index=False))
+        name = "E|mean|" if self.dim == 1 else "sqrt(E|mean|^2)"
+        title = (
+            f"hardmax {name}, d = {self.dim}, queries from the {self.queries}, "
+            f"decays like (ln n)^-{hardmax_exponent(self.dim):g}"
+        )
+        return f"{title}\n{self.table().to_string(index=False)}"
 
 
 def hardmax_curve(
@@ -438,6 +258,7 @@ def hardmax_curve(
     replicates: int | None = None,
     seed: int = 0,
     queries: str = "population",
+    directions: int = 512,
 ) -> HardmaxCurve:
     """Error of the hardmax mean of N(0, scale^2 I_dim) tokens: leading, exact and simulated.
 
@@ -452,10 +273,37 @@ def hardmax_curve(
         extremes are drawn, and 200 above) and its seed.
     queries
         ``"population"`` (directions independent of the keys) or ``"tokens"``.
+    directions
+        Query directions per replicate for d > 1, in opposite pairs, rounded up to a multiple of 4.
     """
+    n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
+    as_queries(queries)
     if replicates is None:
-        replicates = LINE_REPLICATES if dim == 1 else REPLICATES
-    simulation = hardmax_simulated(sizes, replicates, seed, dim, scale, as_queries(queries))
-    available = simulation.dim == 1 or queries == "population"
-    exact = hardmax_exact(sizes, scale, queries, dim) if available else None
-    return HardmaxCurve(simulation, hardmax_leading(sizes, scale, dim), exact)
+        replicates = LINE_REPLICATES if d == 1 else REPLICATES
+    count = as_dim(replicates, "replicates")
+    if count < 2:
+        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
+    as_seed(seed)
+    pairs = 2 * math.ceil(as_dim(directions, "directions") / 4)
+    samples, certified = np.empty((len(n), count)), np.ones(len(n))
+    for row, size in enumerate(n):
+        # One stream per size: a size's numbers do not depend on the other sizes.
+        rng = random_stream(seed, "hardmax", d, int(size))
+        if d == 1:
+            samples[row] = sigma * absolute_means(float(size), count, queries, rng)
+        else:
+            draws = [squared_mean(float(size), d, pairs, queries, rng) for _ in range(count)]
+            samples[row] = sigma**2 * np.array([draw[0] for draw in draws])
+            certified[row] = np.mean([draw[1] for draw in draws])
+    value, error = samples.mean(axis=1), samples.std(axis=1, ddof=1) / math.sqrt(count)
+    if d > 1:
+        if value.min() <= 0:
+            raise UndefinedError(
+                f"the estimate of E|mean|^2 at n = {n[value.argmin()]:g} is {value.min():.2g}, "
+                "which is noise; raise replicates or directions"
+            )
+        value = np.sqrt(value)
+        error = error / (2 * value)
+    exact = hardmax_exact(n, sigma, queries, d) if d == 1 or queries == "population" else None
+    leading = hardmax_leading(n, sigma, d)
+    return HardmaxCurve(n, leading, exact, value, error, certified, samples, d, queries)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import Resamples
-from esscher.math.statistics.laws import STEEPEST, least_squares_forms
+from esscher.math.statistics.laws import STEEPEST, fit_line, least_squares_forms, linear_design
 
 #: Significance of the test of straightness, and of the one-sided test behind the limit of a floor.
 SIGNIFICANCE = 0.05
@@ -165,6 +165,22 @@ def bend_test(curves: Curves, alternatives: Sequence[Array] | None = None) -> Be
         for forms, mean in zip(by_direction, alternatives, strict=True)
     ]
     return BendTest(curves.resamples, np.array(combined), null)
+
+
+def from_logarithms(curves: Curves) -> BendTest:
+    """Departure from powers of ln n in the direction of powers of n: of several curves, jointly."""
+    rows, shift = [], []
+    for i, covariance in enumerate(curves.covariances):
+        x, y = curves.curve(i)
+        design = np.column_stack([linear_design("logarithmic", x), -x])
+        rows.append(least_squares_forms(design, covariance)[2])
+        power = y - fit_line("power", x, y, covariance)[1]
+        shift.append(float(rows[-1] @ power))
+    forms = curves.spread(rows)
+    if len(forms) > 1:
+        noise = forms @ curves.resamples.covariance @ forms.T
+        forms = (best_weights(noise, np.array(shift)) @ forms)[None]
+    return BendTest(curves.resamples, forms, np.zeros(forms.shape[1]))
 
 
 def floor_curve(curves: Curves, i: int, share: float) -> tuple[Array, Array, Array]:

@@ -11,10 +11,11 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
+from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import LocalExponents, finite_list, finite_numbers
+from esscher.math.statistics.records import Means, Numbers, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
@@ -36,14 +37,24 @@ def mean_and_interval(
     mean = values.mean(axis=0)
     if count < 2:
         nothing = [None] * len(mean)
-        return {"mean": finite_list(mean), "standard_error": nothing, "interval": nothing}
+        return {"mean": finite_numbers(mean), "standard_error": nothing, "interval": nothing}
     error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
     return {
-        "mean": finite_list(mean),
-        "standard_error": finite_list(error),
+        "mean": finite_numbers(mean),
+        "standard_error": finite_numbers(error),
         "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
     }
+
+
+def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
+    """Return the same as a record."""
+    found = mean_and_interval(values, lowest, highest)
+    return Means(
+        mean=tuple(found["mean"]),
+        standard_error=tuple(found["standard_error"]),
+        interval=tuple(end and (end[0], end[1]) for end in found["interval"]),
+    )
 
 
 def exponentials(values: Array) -> dict[str, Any]:
@@ -444,28 +455,10 @@ def _ragged_medians(groups: list[Array], chosen: list[NDArray[np.int64]], sizes:
     return np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
 
 
-@dataclass(frozen=True, eq=False)
-class LocalSlopes:
+class LocalSlopes(Record, frozen=True, kw_only=True):
     """Exponents between neighbouring sizes, at their geometric mean ``n``, with intervals."""
 
-    n: Array
-    exponent: Array
-    lower: Array
-    upper: Array
-
-    def record(self) -> LocalExponents:
-        """Return what is stored of them."""
-        return LocalExponents(
-            n=finite_numbers(self.n),
-            exponent=finite_numbers(self.exponent),
-            lower=finite_numbers(self.lower),
-            upper=finite_numbers(self.upper),
-        )
-
-
-def local_slopes(resamples: Resamples, level: float) -> LocalSlopes:
-    """Exponents between neighbouring sizes, with intervals at a level."""
-    x = resamples.log_sizes
-    forms = -np.diff(np.eye(len(x)), axis=0) / np.diff(x)[:, None]
-    exponent, lower, upper = resamples.intervals(forms, level)
-    return LocalSlopes(np.exp((x[1:] + x[:-1]) / 2), exponent, lower, upper)
+    n: tuple[float, ...]
+    exponent: tuple[float, ...]
+    lower: Numbers
+    upper: Numbers

@@ -13,35 +13,67 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from esscher.core.codec import Name, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_numbers, as_sizes
 from esscher.math.statistics.detection import (
     ENOUGH,
     EQUAL,
     SIGNIFICANCE,
-    BendTest,
     Curves,
     bend_test,
-    best_weights,
     floor_limit,
+    from_logarithms,
     stacked_floor,
 )
 from esscher.math.statistics.intervals import Resamples, resample
 from esscher.math.statistics.laws import (
     ROUNDING,
     fit_line,
-    least_squares_forms,
-    linear_design,
     smooth_covariance,
 )
-from esscher.math.statistics.records import SharedLaw
 from esscher.math.statistics.selection import (
     FEWEST_REPLICATES,
     FEWEST_SIZES,
+    AgainstPrediction,
     against_prediction,
     against_two_powers,
     power_words,
 )
+
+
+class SharedLaw(Record, frozen=True, kw_only=True):
+    """All errors of the same replicates tested together.
+
+    Attributes
+    ----------
+    metrics
+        Errors that were tested.
+    verdict
+        ``"power"`` if all are straight, and a floor, a logarithm and two powers are excluded,
+        ``"bent"`` if a bend is found, ``"undecided"`` else; ``"as predicted"`` if a prediction is
+        all that decides.
+    bend, p_value
+        Joint departure from straight lines in standard errors, and its p-value.
+    floor_share
+        Upper 95% limit of a floor that takes the same share of every error at the largest size.
+    power
+        Probability with which the joint test finds a floor of half of every error there, and powers
+        of ln n.
+    predicted
+        The same against the predicted curves; None without them.
+    evidence
+        The verdict in words.
+    """
+
+    metrics: tuple[Name, ...]
+    verdict: Name
+    bend: float | None
+    p_value: float | None
+    floor_share: float | None
+    power: dict[str, float]
+    predicted: AgainstPrediction | None
+    evidence: Name
 
 
 def joint_law(
@@ -105,7 +137,7 @@ def _judged(
     test = bend_test(curves, (logarithm, floor))
     share = floor_limit(curves)
     power = {"floor": test.power(floor), "logarithmic": test.power(logarithm)}
-    faster = _from_logarithms(curves)
+    faster = from_logarithms(curves)
     log_p = faster.p_value if faster.bend > 0 else 1.0
     predicted = against_prediction(*known) if known[1] else None
     seen = f"joint bend {test.bend:+.1f} standard errors, p = {test.p_value:.2g}"
@@ -135,7 +167,7 @@ def _judged(
         p_value=test.p_value,
         floor_share=share,
         power=power,
-        predicted=None if predicted is None else predicted.record(),
+        predicted=predicted,
         evidence=words,
     )
 
@@ -172,7 +204,7 @@ def _single_powers(curves: Curves) -> bool:
     """Whether none of the curves may be two powers, each judged alone."""
     parts = [_part(curves.resamples, at) for at in curves.places]
     return all(
-        against_two_powers(part, covariance).out
+        against_two_powers(part, covariance)[0]
         for part, covariance in zip(parts, curves.covariances, strict=True)
     )
 
@@ -204,17 +236,3 @@ def _logarithms(curves: Curves) -> Array:
         x, y = curves.curve(i)
         out[at] = y - fit_line("logarithmic", x, y, curves.covariances[i])[1]
     return out
-
-
-def _from_logarithms(curves: Curves) -> BendTest:
-    """Joint departure from logarithmic laws in the direction of powers."""
-    rows, shift = [], []
-    for i, covariance in enumerate(curves.covariances):
-        x, y = curves.curve(i)
-        design = np.column_stack([linear_design("logarithmic", x), -x])
-        rows.append(least_squares_forms(design, covariance)[2])
-        power = y - fit_line("power", x, y, covariance)[1]
-        shift.append(float(rows[-1] @ power))
-    forms = curves.spread(rows)
-    weights = best_weights(forms @ curves.resamples.covariance @ forms.T, np.array(shift))
-    return BendTest(curves.resamples, (weights @ forms)[None], np.zeros(forms.shape[1]))

@@ -15,15 +15,15 @@ was not worth a fit that leans on the two outermost sizes; the test of curvature
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
 
+from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import Resamples
-from esscher.math.statistics.records import FittedLaw
+from esscher.math.statistics.records import Matrix
 
 #: Variances are not taken for less than this share of the largest: one size at which all replicates
 #: happen to agree must not make the weights.
@@ -102,8 +102,7 @@ def law_words(law: str) -> str:
     return known.get(law, f"{law} law")
 
 
-@dataclass(frozen=True, eq=False)
-class LawFit:
+class LawFit(Record, frozen=True, kw_only=True):
     """One law fitted to an error curve.
 
     Attributes
@@ -125,9 +124,9 @@ class LawFit:
         Probability of a larger distance if this law were true, from resampled replicates.
     """
 
-    law: str
+    law: Name
     parameters: dict[str, float]
-    covariance: Array
+    covariance: Matrix
     chi_square: float
     criterion: float
     weight: float
@@ -143,16 +142,6 @@ class LawFit:
         if self.law == "logarithmic":
             return np.asarray(c * log_n**-b)
         return np.asarray(c * np.exp(-b * log_n) + self.parameters.get("floor", 0.0))
-
-    def record(self) -> FittedLaw:
-        """Return what is stored of it."""
-        return FittedLaw(
-            parameters=dict(self.parameters),
-            chi_square=self.chi_square,
-            criterion=self.criterion,
-            weight=self.weight,
-            p_value=self.p_value,
-        )
 
 
 def linear_design(law: str, log_sizes: Array) -> Array:

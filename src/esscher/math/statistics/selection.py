@@ -34,10 +34,11 @@ the power part is found in one curve of nine, and by its ratio to the predicted 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
+from esscher.core.codec import Interval, Name, Record
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
 from esscher.math.statistics.detection import (
@@ -49,6 +50,7 @@ from esscher.math.statistics.detection import (
     bend_test,
     floor_curve,
     floor_limit,
+    from_logarithms,
     stacked_floor,
 )
 from esscher.math.statistics.intervals import Resamples
@@ -61,10 +63,9 @@ from esscher.math.statistics.laws import (
     fit_two_powers,
     law_words,
     least_squares_forms,
-    linear_design,
     smooth_covariance,
 )
-from esscher.math.statistics.records import PredictedTest, SelectedLaw, finite
+from esscher.math.statistics.records import as_matrix
 
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05
@@ -80,8 +81,7 @@ WORDS = {
 FEWEST_SIZES, FEWEST_REPLICATES = 4, 5
 
 
-@dataclass(frozen=True, eq=False)
-class AgainstPrediction:
+class AgainstPrediction(Record, frozen=True, kw_only=True):
     """Ratio of measured to predicted errors, which is constant if the prediction is right.
 
     Attributes
@@ -99,7 +99,7 @@ class AgainstPrediction:
     """
 
     drift: float
-    drift_interval: tuple[float, float]
+    drift_interval: Interval
     p_value: float
     floor_share: float
     floor_power: float
@@ -126,20 +126,8 @@ class AgainstPrediction:
             f"{self.floor_share:.0%} of the last error"
         )
 
-    def record(self) -> PredictedTest:
-        """Return what is stored of it."""
-        low, high = self.drift_interval
-        return PredictedTest(
-            drift=self.drift,
-            drift_interval=(finite(low), finite(high)),
-            p_value=self.p_value,
-            floor_share=self.floor_share,
-            floor_power=self.floor_power,
-        )
 
-
-@dataclass(frozen=True, eq=False)
-class Selection:
+class Selection(Record, frozen=True, kw_only=True):
     """Verdict on the law of an error curve, and the evidence.
 
     Attributes
@@ -149,9 +137,13 @@ class Selection:
         ``"two powers"``.
     decisive
         Whether the other laws are ruled out.
+    verdict
+        The law if it is decided, else ``"as predicted"`` or ``"undecided"``. A curve that follows
+        its prediction, where a floor would have been seen, is decided: but it is the prediction
+        that goes on beyond the sizes, not the fitted law.
     rivals
         Laws that are not ruled out.
-    fits
+    laws
         The fitted laws by name; empty if there are too few sizes or replicates to compare.
     bend
         Departure from a straight line in standard errors: positive if the curve flattens, negative
@@ -169,30 +161,18 @@ class Selection:
         The verdict in words.
     """
 
-    law: str
+    law: Name
     decisive: bool
-    fits: dict[str, LawFit]
+    verdict: Name
+    laws: dict[str, LawFit]
     bend: float | None
     p_value: float | None
     largest_floor: float | None
-    evidence: str
-    rivals: tuple[str, ...] = LAWS[1:]
-    floor_share: float | None = None
-    power: Mapping[str, float] = field(default_factory=dict)
-    predicted: AgainstPrediction | None = None
-
-    @property
-    def verdict(self) -> str:
-        """The law if it is decided, else ``"as predicted"`` or ``"undecided"``.
-
-        A curve that follows its prediction, where a floor would have been seen, is decided: but it
-        is the prediction that goes on beyond the sizes, not the fitted law.
-        """
-        if self.decisive:
-            return self.law
-        straight = self.p_value is not None and self.p_value >= SIGNIFICANCE
-        follows = self.predicted is not None and self.predicted.follows
-        return "as predicted" if straight and follows else "undecided"
+    evidence: Name
+    rivals: tuple[Name, ...]
+    floor_share: float | None
+    power: dict[str, float]
+    predicted: AgainstPrediction | None
 
     @property
     def steepens(self) -> bool:
@@ -202,28 +182,11 @@ class Selection:
     @property
     def misfit(self) -> bool:
         """Whether the curve follows none of the laws: it steepens, or none of them fits."""
-        return self.steepens or (bool(self.fits) and not _fitting(self.fits))
-
-    def record(self) -> SelectedLaw:
-        """Return what is stored of it."""
-        return SelectedLaw(
-            law=self.law,
-            decisive=self.decisive,
-            bend=self.bend,
-            p_value=self.p_value,
-            largest_floor=self.largest_floor,
-            evidence=self.evidence,
-            laws={name: fit.record() for name, fit in self.fits.items()},
-            verdict=self.verdict,
-            rivals=self.rivals,
-            floor_share=self.floor_share,
-            power=dict(self.power),
-            predicted=None if self.predicted is None else self.predicted.record(),
-        )
+        return self.steepens or (bool(self.laws) and not _fitting(self.laws))
 
     def __repr__(self) -> str:
         rows = [f"{self.verdict} ({self.evidence})"]
-        for name, fit in self.fits.items():
+        for name, fit in self.laws.items():
             values = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
             rows.append(
                 f"  {name:<12} criterion {fit.criterion:8.2f}  weight {fit.weight:.3f}  "
@@ -262,13 +225,13 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     }
     against = None if predicted is None else against_prediction(curves, (np.log(predicted),))
     # Only a curve that falls faster than a logarithmic law speaks for a power.
-    faster = _from_logarithm(resamples, covariance)
+    faster = from_logarithms(curves)
     logarithmic = faster.p_value if faster.bend > 0 else 1.0
-    two_powers = against_two_powers(resamples, covariance)
+    excluded, two_powers = against_two_powers(resamples, covariance)
     out = {
         "logarithmic": logarithmic < SIGNIFICANCE and power["logarithmic"] >= ENOUGH,
         "floor": share < EQUAL and power["floor"] >= ENOUGH,
-        "two powers": two_powers.out,
+        "two powers": excluded,
     }
     # A test that seldom finds a rival excludes it by luck at best. And a curve that should steepen
     # looks straight above a floor: what leaves its prediction upwards excludes none.
@@ -278,18 +241,25 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     law, rivals, decisive, evidence = _verdict(fits, test.bend, test.p_value, possible)
     if test.p_value >= SIGNIFICANCE:
         evidence += (
-            f"; a logarithmic law has p = {logarithmic:.2g}, two powers {two_powers.words}; "
+            f"; a logarithmic law has p = {logarithmic:.2g}, two powers {two_powers}; "
             + power_words(share, power, float(np.exp(x[-1])))
         )
+    straight = test.p_value >= SIGNIFICANCE
+    follows = against is not None and against.follows
+    if against is not None and follows and straight and not decisive:
+        evidence = f"as predicted: {against.words}; without the prediction {evidence}"
+    elif against is not None:
+        evidence = f"{evidence}; {against.words}"
     return Selection(
         law=law,
         decisive=decisive,
-        fits=fits,
+        verdict=law if decisive else "as predicted" if straight and follows else "undecided",
+        laws=fits,
         bend=test.bend,
         p_value=test.p_value,
         # errors are an upper bound of their own floor
         largest_floor=share * float(np.exp(floor_curve(curves, 0, min(share, 0.98))[0][-1])),
-        evidence=_all_evidence(evidence, decisive or test.p_value < SIGNIFICANCE, against),
+        evidence=evidence,
         rivals=rivals,
         floor_share=share,
         power=power,
@@ -313,7 +283,11 @@ def against_prediction(curves: Curves, predicted: tuple[Array, ...]) -> AgainstP
     moved = float(line @ predicted[0] * (x[-1] - x[0]))
     drift, least, most = (float(np.exp(end[0] - moved)) for end in (value, low, high))
     return AgainstPrediction(
-        drift, (least, most), test.p_value, floor_limit(known), test.power(floor)
+        drift=drift,
+        drift_interval=(least, most),
+        p_value=test.p_value,
+        floor_share=floor_limit(known),
+        floor_power=test.power(floor),
     )
 
 
@@ -327,7 +301,20 @@ def power_words(share: float, power: Mapping[str, float], largest: float) -> str
 
 
 def _undecided(evidence: str) -> Selection:
-    return Selection("power", False, {}, None, None, None, evidence)
+    return Selection(
+        law="power",
+        decisive=False,
+        verdict="undecided",
+        laws={},
+        bend=None,
+        p_value=None,
+        largest_floor=None,
+        evidence=evidence,
+        rivals=LAWS[1:],
+        floor_share=None,
+        power={},
+        predicted=None,
+    )
 
 
 def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
@@ -350,7 +337,7 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
         fits[law] = LawFit(
             law=law,
             parameters=dict(zip(names, values, strict=True)),
-            covariance=forms @ resamples.covariance @ forms.T,
+            covariance=as_matrix(forms @ resamples.covariance @ forms.T),
             chi_square=chi_square[law],
             criterion=criterion[law],
             weight=float(np.exp((least - criterion[law]) / 2) / total),
@@ -369,58 +356,21 @@ def _misfit(resamples: Resamples, inverse: Array, forms: Array, chi_square: floa
     simulated = np.einsum("bi,ij,bj->b", noise, inverse, noise) - inside
     # A bootstrap sample varies (R - 1)/R times as much as the data.
     count = resamples.n_replicates
-    return _share_above(simulated * count / (count - 1), chi_square)
+    simulated *= count / (count - 1)
+    return float((1 + np.sum(simulated >= chi_square)) / (1 + len(simulated)))
 
 
-def _all_evidence(alone: str, enough: bool, against: AgainstPrediction | None) -> str:
-    """The verdict in words, with that of the prediction first where it is what decides."""
-    if against is None:
-        return alone
-    if against.follows and not enough:
-        return f"as predicted: {against.words}; without the prediction {alone}"
-    return f"{alone}; {against.words}"
+def against_two_powers(resamples: Resamples, covariance: Array) -> tuple[bool, str]:
+    """Test ``a n^-1/2 + b n^-1`` against a single power.
 
-
-def _from_logarithm(resamples: Resamples, covariance: Array) -> BendTest:
-    """Departure from a logarithmic law in the direction of a power."""
-    x = resamples.log_sizes
-    design = np.column_stack([linear_design("logarithmic", x), -x])
-    form = least_squares_forms(design, covariance)[2]
-    return BendTest(resamples, form[None], np.zeros_like(x))
-
-
-@dataclass(frozen=True)
-class AgainstTwoPowers:
-    """A straight curve against ``a n^-1/2 + b n^-1``.
-
-    Attributes
-    ----------
-    p_value
-        Probability of a larger departure from two powers in the direction of a single one.
-    power
-        Probability with which this test rejects two powers if the fitted power law is true.
-    nested
-        Whether two powers say the same as the power law: its exponent may be 1/2, or it may be 1
-        and a part ``n^-1/2`` of half the error at the largest size is excluded.
+    Returns
+    -------
+    tuple
+        Whether two powers are no rival of the power law, and the test in words. They are none where
+        they say the same: its exponent may be 1/2, or it may be 1 and a part ``n^-1/2`` of half the
+        error at the largest size is excluded. Nor where the test, which must have been likely to,
+        rejects them in the direction of a single power.
     """
-
-    p_value: float
-    power: float
-    nested: bool
-
-    @property
-    def out(self) -> bool:
-        """Whether two powers are no rival of the power law."""
-        return self.nested or (self.p_value < SIGNIFICANCE and self.power >= ENOUGH)
-
-    @property
-    def words(self) -> str:
-        """The test in words."""
-        return "say the same" if self.nested else f"p = {self.p_value:.2g}"
-
-
-def against_two_powers(resamples: Resamples, covariance: Array) -> AgainstTwoPowers:
-    """Test two powers against a single one."""
     x, y = resamples.log_sizes, resamples.log_errors
     _, left, lines = fit_line("power", x, y, covariance)
     (half, one), other, forms = fit_two_powers(x, y, covariance)
@@ -430,18 +380,18 @@ def against_two_powers(resamples: Resamples, covariance: Array) -> AgainstTwoPow
     moves = parts if half > 0 and one > 0 else np.ones((len(x), 1))
     form = least_squares_forms(np.column_stack([moves, -x]), covariance)[-1:]
     form *= 1.0 if float(form[0] @ (straight - bent)) >= 0 else -1.0
-    test = BendTest(resamples, form, bent)
     _, low, high = resamples.intervals(lines[1:], 1 - SIGNIFICANCE)
     # as for a floor: one-sided
     largest = half + float(
         resamples.intervals(forms[:1], 1 - 2 * SIGNIFICANCE)[2][0] - forms[0] @ y
     )
     slow = largest * float(np.exp(-x[-1] / 2 - bent[-1]))
-    return AgainstTwoPowers(
-        p_value=test.p_value if test.bend > 0 else 1.0,
-        power=test.power(straight),
-        nested=bool(low[0] <= 0.5 <= high[0] or (low[0] <= 1 <= high[0] and slow < EQUAL)),
-    )
+    if low[0] <= 0.5 <= high[0] or (low[0] <= 1 <= high[0] and slow < EQUAL):
+        return True, "say the same"
+    test = BendTest(resamples, form, bent)
+    p_value = test.p_value if test.bend > 0 else 1.0
+    rejected = p_value < SIGNIFICANCE and test.power(straight) >= ENOUGH
+    return rejected, f"p = {p_value:.2g}"
 
 
 def _verdict(
@@ -484,7 +434,3 @@ def _verdict(
 def _fitting(fits: Mapping[str, LawFit]) -> list[str]:
     """Laws that are not rejected outright."""
     return [name for name, fit in fits.items() if fit.p_value >= MISFIT]
-
-
-def _share_above(simulated: Array, value: float) -> float:
-    return float((1 + np.sum(simulated >= value)) / (1 + len(simulated)))

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import as_tree
+from esscher.core.codec import Amount, Interval, Record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.shown import about
 from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
 from esscher.math.statistics.intervals import LEVEL
-from esscher.math.statistics.records import ReceivedTail, finite
 
 #: Fewest values of which a tail (a fifth of them, at least 5) is fitted.
 FEWEST_VALUES = 25
@@ -164,13 +163,22 @@ def find_sinks(received: Array) -> NDArray[np.int64]:
     """
     order = np.argsort(-received, kind="stable")
     ordered = received[order]
-    found = 0
-    while found < MOST:
-        more = _gap(ordered[found:], STRENGTH * float(received.mean()))
-        if more == 0:
+    weakest = STRENGTH * float(received.mean())
+    sinks = 0
+    while sinks < MOST:
+        # tokens above the least likely gap; none if every gap can be believed
+        above, least = 0, UNLIKELY
+        for j in range(1, AT_ONCE + 1):
+            rest = ordered[sinks + j :]
+            if len(rest) < FEWEST_VALUES or ordered[sinks + j - 1] < weakest:
+                break
+            probability = _gap_probability(float(ordered[sinks + j - 1]), rest, j)
+            if probability < least:
+                above, least = j, probability
+        if above == 0:
             break
-        found += more
-    return np.asarray(order[: min(found, MOST)], dtype=np.int64)
+        sinks += above
+    return np.asarray(order[: min(sinks, MOST)], dtype=np.int64)
 
 
 def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]:
@@ -192,26 +200,13 @@ def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]
     # what is left for a token and all smaller ones, summed from the small end
     left = np.cumsum(ordered[::-1])[::-1]
     within = np.flatnonzero(ordered <= share * left)
-    found = len(ordered) if not within.size else int(within[0])
-    return np.asarray(order[: min(found, int(DOMINANT_TOKENS * len(ordered)))], dtype=np.int64)
+    count = len(ordered) if not within.size else int(within[0])
+    return np.asarray(order[: min(count, int(DOMINANT_TOKENS * len(ordered)))], dtype=np.int64)
 
 
 def keys_apart(received: Array) -> NDArray[np.int64]:
     """Positions of the keys that are set apart in real sequences: sinks and dominant keys."""
     return np.union1d(find_sinks(received), dominant_keys(received))
-
-
-def _gap(ordered: Array, weakest: float) -> int:
-    """Number of tokens above the least likely gap; 0 if every gap can be believed."""
-    least, above = UNLIKELY, 0
-    for j in range(1, AT_ONCE + 1):
-        rest = ordered[j:]
-        if len(rest) < FEWEST_VALUES or ordered[j - 1] < weakest:
-            break
-        probability = _gap_probability(float(ordered[j - 1]), rest, j)
-        if probability < least:
-            least, above = probability, j
-    return above
 
 
 def _gap_probability(value: float, rest: Array, j: int) -> float:
@@ -227,19 +222,14 @@ def _gap_probability(value: float, rest: Array, j: int) -> float:
     # transform of the rest would have this mean, not 1, and its shape look smaller by that factor.
     mean = 1 - j / m * float(np.sum(1 / np.arange(j + 1, m + j + 1)))
     k = max((shape.k + CAUTION * shape.standard_error) / mean, LIGHTEST)
-    scale = _scale(excess, k, mean)
-    gap = math.log1p(k * (value - cut) / scale) - math.log1p(k * float(excess[0]) / scale)
-    return math.exp(-j * gap / k)
-
-
-def _scale(excess: Array, k: float, mean: float) -> float:
-    """Scale at which ``ln(1 + k x / scale)/k`` has a given mean over the tail."""
-    middle = math.log(float(excess.mean()))
 
     def distance(log_scale: float) -> float:
         return float(np.mean(np.log1p(k * excess / math.exp(log_scale)))) / k - mean
 
-    return math.exp(scipy.optimize.brentq(distance, middle - 30, middle + 30))
+    middle = math.log(float(excess.mean()))
+    scale = math.exp(scipy.optimize.brentq(distance, middle - 30, middle + 30))
+    gap = math.log1p(k * (value - cut) / scale) - math.log1p(k * float(excess[0]) / scale)
+    return math.exp(-j * gap / k)
 
 
 # How many independent values a tail is worth: large values of a sequence come in clusters.
@@ -258,50 +248,29 @@ def _scale(excess: Array, k: float, mean: float) -> float:
 # their scores in place of their sizes, covers 65 to 88% at a correlation of 0.95.
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """Clusters of the largest values of a sequence.
+def tail_clusters(values: Array) -> tuple[int, float]:
+    """Number of clusters of the ``3 sqrt(n)`` largest values, and of independent values in them.
 
-    Attributes
-    ----------
-    count
-        Number of clusters.
-    effective
-        Number of independent values that the tail is worth.
+    Values are in the order of the text. The share of the gaps that are between clusters is the
+    intervals estimator.
     """
-
-    count: int
-    effective: float
-
-
-def tail_clusters(values: Array) -> Clusters:
-    """Clusters of the ``3 sqrt(n)`` largest values, which are in the order of the text."""
     n = len(values)
     size = tail_count(n)
-    at = np.sort(np.argsort(values, kind="stable")[n - size :])
-    labels = _labels(at)
-    sizes = np.bincount(labels).astype(np.float64)
-    return Clusters(len(sizes), float(size**2 / np.sum(sizes**2)))
-
-
-def _labels(at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Cluster of every place, given in increasing order."""
-    gaps = np.diff(at)
-    clusters = min(int(_extremal_index(gaps.astype(np.float64)) * len(at)) + 1, len(at))
+    gaps = np.diff(np.sort(np.argsort(values, kind="stable")[n - size :]))
+    longest = gaps.astype(np.float64)
+    if gaps.max() <= 2:
+        theta = 2 * longest.sum() ** 2 / (len(gaps) * np.sum(longest**2))
+    else:
+        longer = longest - 1
+        theta = 2 * longer.sum() ** 2 / (len(gaps) * np.sum(longer * (longest - 2)))
+    clusters = min(int(min(1.0, float(theta)) * size) + 1, size)
     if clusters <= 1:
-        return np.zeros(len(at), dtype=np.int64)
+        return 1, 1.0
     # Gaps as long as the last that would be used are left out if there are too many of them.
     shortest = np.sort(gaps)[len(gaps) - (clusters - 1)]
     between = gaps > shortest if np.sum(gaps >= shortest) > clusters - 1 else gaps >= shortest
-    return np.concatenate([[0], np.cumsum(between)])
-
-
-def _extremal_index(gaps: Array) -> float:
-    """Share of the gaps that are between clusters: the intervals estimator."""
-    if gaps.max() <= 2:
-        return min(1.0, float(2 * gaps.sum() ** 2 / (len(gaps) * np.sum(gaps**2))))
-    longer = gaps - 1
-    return min(1.0, float(2 * longer.sum() ** 2 / (len(gaps) * np.sum(longer * (gaps - 2)))))
+    sizes = np.bincount(np.concatenate([[0], np.cumsum(between)])).astype(np.float64)
+    return len(sizes), float(size**2 / np.sum(sizes**2))
 
 
 # A diagnostic of one pass: the tail of received attention, sinks set apart.
@@ -318,11 +287,11 @@ def _extremal_index(gaps: Array) -> float:
 # small by up to 0.5: pass ``burn_in`` if known.
 #
 # Tokens are taken in the order of the text. The largest stand in clusters if neighbours depend on
-# each other; intervals are those of as many independent tokens as the clusters are worth (see
-# ``clusters.py``), with Student's quantile for their number. The standard error of k-hat grows with
-# k itself, ``(1 + k)/sqrt(m)``, that of ``ln(1 + k)`` does not: intervals are symmetric for the
-# latter. Symmetric ones for k are too short above and too long below, and where k-hat happens to be
-# too small its error looks small as well.
+# each other; intervals are those of as many independent tokens as the clusters are worth
+# (:func:`tail_clusters`), with Student's quantile for their number. The standard error of k-hat
+# grows with k itself, ``(1 + k)/sqrt(m)``, that of ``ln(1 + k)`` does not: intervals are symmetric
+# for the latter. Symmetric ones for k are too short above and too long below, and where k-hat
+# happens to be too small its error looks small as well.
 
 #: How far k-hat's interval may reach to either side; beyond, it says little.
 HALF_WIDTH = 0.25
@@ -337,9 +306,10 @@ BEYOND = 10.0
 DEPENDENT = 0.6
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TailIndex:
+class TailIndex(Record, frozen=True, kw_only=True):
     """Tail of received attention, and the asymptotic exponent of the mean error that goes with it.
+
+    Of several passages, the mean of each number.
 
     Attributes
     ----------
@@ -370,71 +340,63 @@ class TailIndex:
     """
 
     exponent: float
-    exponent_interval: tuple[float, float]
+    exponent_interval: Interval
     k: float
-    interval: tuple[float, float]
+    interval: Interval
     standard_error: float
-    k_with_sinks: float
-    sinks: tuple[int, ...]
+    k_with_sinks: float | None
+    sinks: tuple[Amount, ...]
     sink_share: float
-    n: int
-    tail_count: int
-    minimum_size: int
+    n: Amount
+    tail_count: Amount
+    minimum_size: Amount
     level: float
     trusted: bool
     reasons: tuple[str, ...]
-    clusters: int
-    effective_count: float
+    clusters: Amount
+    effective_count: Amount
 
     @property
     def dependent(self) -> bool:
         """Whether neighbouring tokens depend on each other so much that it must be said."""
         return self.effective_count < DEPENDENT * self.tail_count
 
-    def record(self) -> ReceivedTail:
-        """Return what is stored of it."""
-        fields = asdict(self)
-        return ReceivedTail(**fields | {"k_with_sinks": finite(self.k_with_sinks)})
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings (JSON-safe)."""
-        return dict(as_tree(self.record()))
+        return dict(as_tree(self))
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), *(f"  {row}" for row in self._rows())])
+        return "\n  ".join(self._lines())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<br>{html.escape(row)}" for row in self._rows())
-        return f"<p><b>{html.escape(self._headline())}</b>{rows}</p>"
+        headline, *rows = (html.escape(line) for line in self._lines())
+        return f"<p><b>{headline}</b>{''.join(f'<br>{row}' for row in rows)}</p>"
 
-    def _headline(self) -> str:
+    def _lines(self) -> list[str]:
+        """The headline, and what stands below it."""
         low, high = self.exponent_interval
         state = "trusted" if self.trusted else "not to be trusted"
-        return (
+        lines = [
             f"mean error ~ n^-{self.exponent:.3f} from one pass, {100 * self.level:g}% interval "
-            f"{low:.3f} to {high:.3f} ({state})"
-        )
-
-    def _rows(self) -> list[str]:
-        rows = [
+            f"{low:.3f} to {high:.3f} ({state})",
             f"k-hat {self.k:.3f} +- {self.standard_error:.3f} from the {self.tail_count} largest "
-            f"of {self.n:,} tokens"
+            f"of {self.n:,} tokens",
         ]
         if self.sinks:
             listed = ", ".join(str(j) for j in self.sinks[:5])
             more = f" and {len(self.sinks) - 5} more" if len(self.sinks) > 5 else ""
-            rows.append(
+            lines.append(
                 f"{len(self.sinks)} sinks set apart (tokens {listed}{more}) with "
                 f"{100 * self.sink_share:.3g}% of the attention; k-hat {self.k_with_sinks:.3f} "
                 "with them"
             )
         if self.dependent:
-            rows.append(
+            lines.append(
                 f"Warning: the largest tokens stand in {self.clusters} clusters along the text, "
                 f"since neighbours depend on each other: they are worth {self.effective_count:.0f} "
                 "independent ones, and the interval is that of so many"
             )
-        return rows + [f"Not trusted: {reason}." for reason in self.reasons]
+        return lines + [f"Not trusted: {reason}." for reason in self.reasons]
 
 
 def received_exponent(
@@ -453,7 +415,7 @@ def received_exponent(
         Column sums of one attention matrix, ``attention_statistics(...).received`` of one head,
         scale and size. Entries that are ``nan`` (keys beyond the size) are left out.
     sinks
-        ``"auto"``: found by the gap above the tail of the others (see ``sinks.py``). Or the
+        ``"auto"``: found by the gap above the tail of the others (:func:`find_sinks`). Or the
         positions of the sinks, or a mask that is True for them, such as delimiter tokens. ``None``:
         no token is a sink.
     level
@@ -469,61 +431,6 @@ def received_exponent(
     InputError
         For arguments that cannot be used, and fewer than 25 tokens that are no sinks.
     """
-    values, at = _as_received(received)
-    if not 0 < as_positive(level, "level") < 1:
-        raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
-    chosen = _as_sinks(sinks, values, at, len(np.atleast_1d(np.asarray(received))))
-    others = np.delete(values, chosen)
-    if len(others) < FEWEST_VALUES:
-        raise InputError(
-            f"received has {len(others)} tokens that are no sinks; k-hat takes at least "
-            f"{FEWEST_VALUES}"
-        )
-    shape, clusters = tail_shape(others), tail_clusters(others)
-    error = (1 + max(shape.k, 0.0)) / math.sqrt(clusters.effective + PRIOR)
-    critical = float(scipy.special.stdtrit(max(clusters.count - 1, 1), (1 + level) / 2))
-    low, high = _interval(shape.k, critical / math.sqrt(clusters.effective + PRIOR))
-    needed = _minimum_size(shape, clusters, critical)
-    why = _reasons(shape, clusters, len(others), high - shape.k, needed, queries, burn_in)
-    return TailIndex(
-        exponent=_exponent(shape.k),
-        exponent_interval=(_exponent(high), _exponent(low)),
-        k=shape.k,
-        interval=(low, high),
-        standard_error=error,
-        k_with_sinks=tail_shape(values).k if len(chosen) else shape.k,
-        sinks=tuple(int(at[j]) for j in chosen),
-        sink_share=float(values[chosen].sum() / values.sum()),
-        n=len(others),
-        tail_count=shape.count,
-        minimum_size=needed,
-        level=float(level),
-        trusted=not why,
-        reasons=why,
-        clusters=clusters.count,
-        effective_count=clusters.effective,
-    )
-
-
-def _exponent(k: float) -> float:
-    return float(np.clip(1 - k, 0.0, 0.5))
-
-
-def _interval(k: float, half: float) -> tuple[float, float]:
-    """Interval of k whose ends are at ``half`` to either side of ``ln(1 + k)``; as at 0 below 0."""
-    scale = 1 + max(k, 0.0)
-    return k + scale * math.expm1(-half), k + scale * math.expm1(min(half, FURTHEST))
-
-
-def _minimum_size(shape: TailShape, clusters: Clusters, critical: float) -> int:
-    """Tokens whose tail gives k-hat to within ``HALF_WIDTH``, if they depend as these do."""
-    independent = (critical / math.log1p(HALF_WIDTH / (1 + max(shape.k, 0.0)))) ** 2 - PRIOR
-    count = independent * shape.count / clusters.effective
-    return math.ceil(max(FEWEST_VALUES, 5 * count if count <= 45 else (count / 3) ** 2))
-
-
-def _as_received(received: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
-    """Received attention of the keys that exist, and their positions."""
     values = as_numbers(received, "received")
     if values.ndim != 1:
         raise InputError(
@@ -535,9 +442,80 @@ def _as_received(received: ArrayLike) -> tuple[Array, NDArray[np.int64]]:
             f"received[{bad[0]}] is {values[bad[0]]}; attention must be finite and at least 0"
         )
     at = np.flatnonzero(~np.isnan(values))
-    if not values[at].any():
+    total, values = len(values), values[at]
+    if not values.any():
         raise InputError("received is 0 for every token; pass column sums of an attention matrix")
-    return values[at], at
+    if not 0 < as_positive(level, "level") < 1:
+        raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
+    apart = _as_sinks(sinks, values, at, total)
+    others = np.delete(values, apart)
+    if len(others) < FEWEST_VALUES:
+        raise InputError(
+            f"received has {len(others)} tokens that are no sinks; k-hat takes at least "
+            f"{FEWEST_VALUES}"
+        )
+    n, shape = len(others), tail_shape(others)
+    clusters, effective = tail_clusters(others)
+    # the interval is symmetric for ln(1 + k), as at k = 0 below 0
+    critical = float(scipy.special.stdtrit(max(clusters - 1, 1), (1 + level) / 2))
+    half, scale = critical / math.sqrt(effective + PRIOR), 1 + max(shape.k, 0.0)
+    low = shape.k + scale * math.expm1(-half)
+    high = shape.k + scale * math.expm1(min(half, FURTHEST))
+    # tokens whose tail gives k-hat to within HALF_WIDTH, if they depend as these do
+    independent = (critical / math.log1p(HALF_WIDTH / scale)) ** 2 - PRIOR
+    count = independent * shape.count / effective
+    needed = math.ceil(max(FEWEST_VALUES, 5 * count if count <= 45 else (count / 3) ** 2))
+
+    reasons = []
+    if high - shape.k > HALF_WIDTH:
+        dependent = effective < DEPENDENT * shape.count
+        such = " that depend on their neighbours as these do" if dependent else ""
+        reasons.append(
+            f"{n:,} tokens give k-hat to +- {high - shape.k:.2g}; it takes about {needed:,}{such} "
+            f"to know it to +- {HALF_WIDTH:g}"
+        )
+    if shape.k >= 1:
+        reasons.append(
+            f"k-hat {shape.k:.2f} is 1 or more: no useful limit, or sinks that are not set apart; "
+            "name them in `sinks`"
+        )
+    if queries is not None and as_dim(queries, "queries") < n / 2:
+        reasons.append(
+            f"{queries:,} queries for {n:,} tokens: the tail is made by rare queries; use as many "
+            "queries as tokens"
+        )
+    if burn_in is None:
+        reasons.append(
+            f"the burn-in is not known; before {BEYOND:g} times as many tokens the tail is not "
+            "there yet, and k-hat is too small: pass `burn_in`"
+        )
+    elif n < BEYOND * as_nonnegative(burn_in, "burn_in"):
+        reasons.append(
+            f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {about(burn_in)}: the "
+            "tail is not there yet, and k-hat is too small"
+        )
+    return TailIndex(
+        exponent=_exponent(shape.k),
+        exponent_interval=(_exponent(high), _exponent(low)),
+        k=shape.k,
+        interval=(low, high),
+        standard_error=scale / math.sqrt(effective + PRIOR),
+        k_with_sinks=tail_shape(values).k if len(apart) else shape.k,
+        sinks=tuple(int(at[j]) for j in apart),
+        sink_share=float(values[apart].sum() / values.sum()),
+        n=n,
+        tail_count=shape.count,
+        minimum_size=needed,
+        level=float(level),
+        trusted=not reasons,
+        reasons=tuple(reasons),
+        clusters=clusters,
+        effective_count=effective,
+    )
+
+
+def _exponent(k: float) -> float:
+    return float(np.clip(1 - k, 0.0, 0.5))
 
 
 def _as_sinks(
@@ -566,43 +544,3 @@ def _as_sinks(
         )
     inside = np.flatnonzero(np.isin(at, given))
     return np.asarray(inside[np.argsort(-values[inside], kind="stable")], dtype=np.int64)
-
-
-def _reasons(
-    shape: TailShape,
-    clusters: Clusters,
-    n: int,
-    reach: float,
-    needed: int,
-    queries: int | None,
-    burn_in: float | None,
-) -> tuple[str, ...]:
-    out = []
-    if reach > HALF_WIDTH:
-        depend = clusters.effective < DEPENDENT * shape.count
-        such = " that depend on their neighbours as these do" if depend else ""
-        out.append(
-            f"{n:,} tokens give k-hat to +- {reach:.2g}; it takes about {needed:,}{such} to know "
-            f"it to +- {HALF_WIDTH:g}"
-        )
-    if shape.k >= 1:
-        out.append(
-            f"k-hat {shape.k:.2f} is 1 or more: no useful limit, or sinks that are not set apart; "
-            "name them in `sinks`"
-        )
-    if queries is not None and as_dim(queries, "queries") < n / 2:
-        out.append(
-            f"{queries:,} queries for {n:,} tokens: the tail is made by rare queries; use as many "
-            "queries as tokens"
-        )
-    if burn_in is None:
-        out.append(
-            f"the burn-in is not known; before {BEYOND:g} times as many tokens the tail is not "
-            "there yet, and k-hat is too small: pass `burn_in`"
-        )
-    elif n < BEYOND * as_nonnegative(burn_in, "burn_in"):
-        out.append(
-            f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {about(burn_in)}: the "
-            "tail is not there yet, and k-hat is too small"
-        )
-    return tuple(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.math.theory.ball import BallBound, ball_bound, head_ball_bound, measured_supremum
+from esscher.math.theory.ball import BallBound, ball_bound, measured_supremum
 from esscher.math.theory.curve import Curve, Exponents, exponents
 from esscher.math.theory.exact_constants import (
     MeanConstant,
@@ -31,7 +31,6 @@ __all__ = [
     "hardmax_exact",
     "hardmax_exponent",
     "hardmax_leading",
-    "head_ball_bound",
     "log_burn_in",
     "map_constant",
     "map_curve",

@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_sizes
-from esscher.math.heads import Head, WeightHead
+from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_seed, as_sizes
+from esscher.math.heads import WeightHead
 from esscher.math.laws import FiniteTokens, Law
 
 #: Radii, as shares of T, of the spheres on which the search for the supremum starts.
@@ -63,19 +62,14 @@ class BallBound:
     @property
     def constant(self) -> float:
         """C; infinite where it overflows."""
-        return _exp(self.log_constant)
+        return math.exp(self.log_constant) if self.log_constant < 709.0 else math.inf
 
     @property
     def log10_first_useful_n(self) -> float:
-        """Decimal logarithm of :attr:`first_useful_n`."""
+        """``log10 (C/r)^2``: below that n the bound exceeds the size of the values."""
         trivial = math.log(self.radius) + math.log(self.value_norm)
         # C >= r always; the maximum only removes rounding at T = 0.
         return max(2.0 * (self.log_constant - trivial) / math.log(10.0), 0.0)
-
-    @property
-    def first_useful_n(self) -> float:
-        """``(C/r)^2``: below it the bound exceeds the size of the values and says nothing."""
-        return _exp(self.log10_first_useful_n * math.log(10.0))
 
     def at(self, n: ArrayLike) -> Array:
         """``C / sqrt(n)`` at given numbers of tokens (from 1 on)."""
@@ -84,17 +78,6 @@ class BallBound:
             raise InputError(f"n is {n!r}; a number of tokens must be at least 1")
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(self.log_constant - np.log(sizes) / 2))
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the bound as plain numbers."""
-        return {
-            "radius": self.radius,
-            "tilt_radius": self.tilt_radius,
-            "mean_norm": self.mean_norm,
-            "value_norm": self.value_norm,
-            "log_constant": self.log_constant,
-            "log10_first_useful_n": self.log10_first_useful_n,
-        }
 
     def __repr__(self) -> str:
         return (
@@ -136,60 +119,6 @@ def ball_bound(
     return BallBound(r, tilt, m, value, log_constant)
 
 
-def head_ball_bound(head: Head, query_radius: float) -> BallBound:
-    """Bound the error of a head over a bounded law, for queries ``|x| <= query_radius``.
-
-    The tilt of the token law is ``A x + a``, so ``T = ||A||_2 query_radius + |a|``; the value
-    weight multiplies the bound by its norm and the value bias cancels.
-    """
-    reach = as_nonnegative(query_radius, "query_radius")
-    if not isinstance(head, WeightHead):
-        raise InputError(
-            f"head is a {type(head).__name__}; the bound needs weights over a law: "
-            "use weight_head, or ball_bound(radius, tilt_radius) with radii of your own"
-        )
-    law = _bounded(head.law)
-    tilt = float(np.linalg.norm(head.A, 2)) * reach + float(np.linalg.norm(head.a))
-    mean_norm = min(float(np.linalg.norm(law.mean)), law.support_radius)
-    return ball_bound(
-        law.support_radius, tilt, mean_norm, float(np.linalg.norm(head.value_weight, 2))
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredSupremum:
-    """Measured ``E sup_{|t| <= T} |Gamma_n - Gamma|`` at each size, a lower estimate.
-
-    ``samples`` has one row per size and one column per replicate.
-    """
-
-    tilt_radius: float
-    sizes: Array
-    value: Array
-    standard_error: Array
-    samples: Array
-    directions: int
-    seed: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the measurement as plain lists and numbers."""
-        return {
-            "tilt_radius": self.tilt_radius,
-            "n": self.sizes.tolist(),
-            "value": self.value.tolist(),
-            "standard_error": self.standard_error.tolist(),
-            "replicates": self.samples.shape[1],
-            "directions": self.directions,
-            "seed": self.seed,
-        }
-
-    def __repr__(self) -> str:
-        rows = [f"measured E sup |Gamma_n - Gamma| over |t| <= {self.tilt_radius:g}"]
-        for n, value, error in zip(self.sizes, self.value, self.standard_error, strict=True):
-            rows.append(f"  n = {n:<8.4g} {value:.4g} +- {error:.2g}")
-        return "\n".join(rows)
-
-
 def measured_supremum(
     head: WeightHead | Law,
     tilt_radius: float,
@@ -197,8 +126,8 @@ def measured_supremum(
     replicates: int = 20,
     seed: int = 0,
     directions: int = 64,
-) -> MeasuredSupremum:
-    """Measure the supremum that :func:`ball_bound` bounds, in the law's token space.
+) -> Array:
+    """Measure ``sup_{|t| <= T} |Gamma_n - Gamma|``, whose mean :func:`ball_bound` bounds.
 
     Each replicate draws n tokens, evaluates ``|Gamma_n - Gamma|`` on spheres of several radii in
     ``directions`` random directions (and at t = 0) and climbs from the best points by projected
@@ -213,28 +142,35 @@ def measured_supremum(
     sizes
         Numbers of tokens.
     replicates, seed, directions
-        Independent draws of the tokens, at least 2; their seed; directions of the search.
+        Independent draws of the tokens; their seed; directions of the search.
+
+    Returns
+    -------
+    Array
+        The suprema, [size, replicate], in the law's token space.
     """
-    law = _bounded(head.law if isinstance(head, WeightHead) else head)
+    law = head.law if isinstance(head, WeightHead) else head
+    if not isinstance(law, Law):
+        raise InputError(f"{type(law).__name__} is neither a law nor a head built from weights")
+    if not math.isfinite(law.support_radius):
+        raise UndefinedError(
+            f"{law!r} has unbounded support, so the uniform bound on a ball does not apply"
+        )
     tilt, n = as_nonnegative(tilt_radius, "tilt_radius"), as_sizes(sizes, smallest=1)
     count, rays = as_dim(replicates, "replicates"), as_dim(directions, "directions")
-    if count < 2:
-        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
-    if isinstance(seed, bool) or int(seed) != seed or seed < 0:
-        raise InputError(f"seed is {seed!r}; it must be a whole number of at least 0")
+    as_seed(seed)
     units = random_stream(seed, "ball rays").standard_normal((rays, law.dim))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     grid = np.vstack([np.zeros((1, law.dim)), *[tilt * share * units for share in SHELLS]])
     limit = law.tilted_mean(grid)
     samples = np.empty((len(n), count))
     for row, size in enumerate(n.astype(int)):
-        # One stream per size: a size's numbers do not depend on the other sizes asked for.
+        # One stream per size: a size's numbers do not depend on the other sizes.
         rng = random_stream(seed, "ball", int(size))
         for column in range(count):
             tokens = FiniteTokens(law.sample(int(size), rng))
             samples[row, column] = _supremum(law, tokens, tilt, grid, limit)
-    error = samples.std(axis=1, ddof=1) / math.sqrt(count)
-    return MeasuredSupremum(tilt, n, samples.mean(axis=1), error, samples, rays, seed)
+    return samples
 
 
 def _supremum(law: Law, tokens: FiniteTokens, tilt: float, grid: Array, limit: Array) -> float:
@@ -261,19 +197,3 @@ def _supremum(law: Law, tokens: FiniteTokens, tilt: float, grid: Array, limit: A
         t, gap = np.where(gain[:, None], trial, t), np.where(gain[:, None], trial_gap, gap)
         height, step = np.where(gain, trial_height, height), step * np.where(gain, 1.6, 0.4)
     return float(height.max())
-
-
-def _bounded(law: Law) -> Law:
-    """Return the law if it has bounded support."""
-    if not isinstance(law, Law):
-        raise InputError(f"{type(law).__name__} is neither a law nor a head built from weights")
-    if not math.isfinite(law.support_radius):
-        raise UndefinedError(
-            f"{law!r} has unbounded support, so the uniform bound on a ball does not apply"
-        )
-    return law
-
-
-def _exp(log_value: float) -> float:
-    """Exponential that is infinite where it overflows."""
-    return math.exp(log_value) if log_value < 709.0 else math.inf

@@ -78,7 +78,7 @@ def hardmax_exact(
         if queries == "tokens":
             raise InputError(
                 f"there is no exact error for queries='tokens' in dimension {d}; "
-                "use queries='population' or hardmax_simulated"
+                "use queries='population' or hardmax_curve"
             )
         return sigma * np.array([rms_exact(float(size), d) for size in n])
     mean = _mean_population if queries == "population" else _mean_tokens

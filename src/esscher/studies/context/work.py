@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from esscher.core.options import AtMost
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LayerInputs, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.text import Passage, visit_passages
 from esscher.engine.text.packing import first_passages
 from esscher.runs.executors import Task
@@ -65,7 +65,7 @@ def _passage_cell(
     norms: list[tuple[float, ...]] = []
     windows: list[int | None] = []
 
-    def sink(passage: Passage, capture: LayerCapture) -> None:
+    def sink(passage: Passage, capture: LayerInputs) -> None:
         with torch.inference_mode():
             changes, norm = layer_changes(capture, queries, lengths)
         norms.append(tuple(norm.tolist()))

@@ -17,9 +17,9 @@ from esscher.core.shown import between, cosine_between, counted, rates_said, two
 from esscher.core.validation import Array
 from esscher.math.heads import WeightHead
 from esscher.math.limits import GaussianStack, StackLimit
-from esscher.math.statistics import LEVEL, fit_rate, resample
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import exponentials, mean_and_interval
-from esscher.math.statistics.records import Ends, FittedRate, class_counts, finite, rate_class
+from esscher.math.statistics.records import Ends, class_counts, finite, rate_class
 from esscher.math.theory import exponents
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.deep.result import (
@@ -103,7 +103,7 @@ def model_headline(
     way: str,
     eligible: Sequence[int],
     growth: Sequence[Growth | None],
-    fits: Sequence[FittedRate | None],
+    fits: Sequence[Rate | None],
     end: DeepEnd,
     terciles: Terciles | None,
 ) -> str:
@@ -274,13 +274,13 @@ def growth_factors(errors: Array, seed: int) -> GrowthFactors:
     return GrowthFactors((None, *found[:-1]), found[-1])
 
 
-def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> FittedRate | None:
+def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> Rate | None:
     """The rate of errors with axes [replicate, size]; None where there is none to be seen."""
     if len(sizes) < 2 or np.sum(np.mean(errors > 0, axis=0) > 0.5) < 2:
         return None
     sharp = options.pop("sharp", None)
     rate = fit_rate(errors, np.asarray(sizes, dtype=np.float64), seed=seed, **options)
-    return rate.with_predictions(sharp=sharp).record()
+    return replace(rate, sharp=sharp)
 
 
 # From the passages of a real model to errors by layer and what became of its end.
@@ -493,18 +493,18 @@ class _Measured:
         """Mean surprise of the dense model by passage, of those that have the variant."""
         return np.array([self._about[p].dense_nll for p in self._passages(variant)])
 
-    def fit(self, variant: str, quantity: str, layer: int) -> FittedRate | None:
+    def fit(self, variant: str, quantity: str, layer: int) -> Rate | None:
         """Rate of a layer's error, corrected for the finite population."""
         factor = np.sqrt(self._factors(variant))
         return self._rate(self.independent(variant, quantity)[:, layer] / factor)
 
-    def fit_end(self, variant: str, quantity: str) -> FittedRate | None:
+    def fit_end(self, variant: str, quantity: str) -> Rate | None:
         """Rate of the KL divergence or of 1 - cosine, corrected for the finite population."""
         values = self.independent(variant, quantity)[:, 0]
         damage = np.maximum(1.0 - values, 0.0) if quantity == "cosine" else values
         return self._rate(damage / self._factors(variant))
 
-    def _rate(self, errors: Array) -> FittedRate | None:
+    def _rate(self, errors: Array) -> Rate | None:
         return fitted(errors, self._study.sizes, self._study.seed)
 
     def _factors(self, variant: str) -> Array:

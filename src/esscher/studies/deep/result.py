@@ -10,7 +10,8 @@ import numpy as np
 
 from esscher.core.codec import Count, Index, Interval, Name, Record
 from esscher.core.errors import InputError
-from esscher.math.statistics.records import Ends, FittedRate
+from esscher.math.statistics import Rate
+from esscher.math.statistics.records import Ends
 from esscher.runs.result import Result
 
 #: Names of the terciles, by increasing horizon.
@@ -65,7 +66,7 @@ class Means(Curve, frozen=True, kw_only=True):
 class Damage(Means, frozen=True, kw_only=True):
     """A divergence, and the rate at which it falls."""
 
-    fit: FittedRate | None
+    fit: Rate | None
 
 
 class Perplexity(Curve, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,7 +99,7 @@ class DeepLayer(Record, frozen=True, kw_only=True, omit_defaults=True):
     layer: Index
     error: dict[str, Means]
     growth: dict[str, tuple[Growth | None, ...]]
-    fit: dict[str, FittedRate | None]
+    fit: dict[str, Rate | None]
     horizon: float | None = None
     typical: dict[str, Means] | None = None
     common: dict[str, Means] | None = None

@@ -31,7 +31,7 @@ from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_mod
 from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.reading import Pass, PassageReader, check_supported, compare_laws, surprise
 from esscher.engine.sampled.sizes import PREFIX
-from esscher.engine.text import Passage, PassageSet, whole_passages
+from esscher.engine.text import Passage, PassageSet, first_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 from esscher.runs.executors import CellExecutor, Task
@@ -378,9 +378,7 @@ def read_text(
 ) -> DeepWork:
     """Take as many whole passages as are asked for, with room for every size."""
     check_supported(loaded)
-    found = whole_passages(
-        loaded, study.text, count=study.passages, context=study.context, column=study.column
-    )
+    found = first_passages(loaded, study.text, study.passages, study.context, study.column)
     study = study.fitted(found, loaded.outline, context=found.context, passages=len(found))
     _check_sizes(study.sizes, [int(np.count_nonzero(~certain_keys(loaded, p))) for p in found])
     study = replace(study, model=loaded.record, text=found.record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from esscher.core.shown import with_error
-from esscher.math.statistics.records import FittedRate
+from esscher.math.statistics import Rate
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import shown
@@ -316,7 +316,7 @@ def _growth(step: Growth | None) -> str:
     return "" if step is None else _with_interval(step.factor, *step.interval)
 
 
-def _exponent(fit: FittedRate | None) -> str:
+def _exponent(fit: Rate | None) -> str:
     if fit is None:
         return ""
     return _with_interval(fit.exponent, *fit.interval) + ("" if fit.trusted else "*")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
@@ -193,7 +193,6 @@ def _pooled(
         context=study.context,
         layers=study.layers,
         heads=study.heads,
-        seed=seed,
         watch=moments.take,
     )
     rows = []
@@ -212,7 +211,7 @@ def _context(
     """Numbers of every head on the sequences of a block: their mean."""
     tables: list[list[dict[str, float]]] = []
 
-    def measure(passage: Passage, capture: LayerCapture) -> None:
+    def measure(passage: Passage, capture: LayerInputs) -> None:
         rng = random_stream(seed, "probe queries", passage.number)
         queries, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
         with torch.inference_mode():

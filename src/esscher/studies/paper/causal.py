@@ -112,7 +112,7 @@ def head_clouds(
     """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
-    from esscher.engine.text import iterate_passages, whole_passages
+    from esscher.engine.text import first_passages, iterate_passages
 
     loaded = Setting("quick", 0, model, model, text).loaded(model)
     context = min(CONTEXT, loaded.max_positions)
@@ -120,7 +120,7 @@ def head_clouds(
     places = np.linspace(0, loaded.shape.layers - 1, heads).round().astype(int)
     chosen = [(int(layer), i % loaded.shape.heads) for i, layer in enumerate(places)]
     parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {i: [] for i in range(heads)}
-    passages = whole_passages(loaded, text, count=count, context=context)
+    passages = first_passages(loaded, text, count, context)
     for passage, inputs in iterate_passages(
         loaded, passages, layers=sorted({at for at, _ in chosen})
     ):

@@ -175,11 +175,11 @@ def _row(
 def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
     """Next tokens of a decoder on one passage, against the dense model's and the text's."""
     from esscher.engine.reading import PassageReader
-    from esscher.engine.text import whole_passages
+    from esscher.engine.text import first_passages
 
     loaded = setting.loaded(setting.decoder)
     context = min(plan.context, loaded.max_positions)
-    passage = whole_passages(loaded, setting.text, count=plan.passages, context=context)[number]
+    passage = first_passages(loaded, setting.text, plan.passages, context)[number]
     reader = PassageReader(loaded, passage, context - plan.queries)
     certain = passage.is_delimiter.copy()
     certain[0] = True

@@ -95,7 +95,6 @@ def _cloud(
         tokens=tokens,
         context=context,
         layers=layers,
-        seed=setting.seed,
         watch=seen.take,
     )
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
@@ -123,7 +122,7 @@ def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: in
     except InputError:  # errors are 0 at most sizes
         return missing | {f"{name}_law": "none", f"{name}_trusted": False}
     joint = rate if heads == 1 else fit_rate(errors, sizes, seed=seed, level=1 - 0.05 / heads)
-    fits = rate.selection.fits
+    fits = rate.selection.laws
     return missing | {
         name: rate.exponent,
         f"{name}_low": rate.interval[0],
@@ -151,7 +150,7 @@ def _measured(
     With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
     heads of their layer have in common.
     """
-    from esscher.engine.sampled.layer import OutputProjection
+    from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
@@ -163,9 +162,9 @@ def _measured(
     rows: Rows = []
     for layer in layers:
         cloud, weights = _cloud(setting, layers, unit["tokens"])
-        projection = OutputProjection.of(weights[layer][0].W_o) if joint else None
+        gram = output_gram(weights[layer][0].W_o) if joint else None
         measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", projection, alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
         )
         together: dict[str, float | None] = {}
         if measured.products is not None and len(measured.heads) > 1:
@@ -302,7 +301,7 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             sizes.append(2 * sizes[-1])
         view = cloud.layer(layer)
         for head in view.heads:
-            q, k, v = view.head(head).take(slice(None))
+            q, k, v = map(np.array, view.head(head))
             rng = random_stream(setting.seed, "argmax of heads", layer, head)
             shift, square = argmax_errors(q, k, v, sizes, unit["replicates"], rng)
             whole = np.concatenate(
@@ -375,19 +374,13 @@ def window_errors(
 
 def _measure_windows(unit: Unit, setting: Setting) -> Rows:
     """One row per head and width; nothing for models that read shorter passages."""
-    from esscher.engine.text import iterate_passages, read_passages
+    from esscher.engine.text import first_passages, iterate_passages
 
     if not _reads_long(setting):
         return []
     loaded, number = setting.loaded(setting.encoder), unit["passage"]
-    passages = read_passages(
-        loaded,
-        setting.text,
-        tokens=AtMost((number + 1) * LONG_CONTEXT),  # a short text has fewer passages
-        context=LONG_CONTEXT,
-        keep_short=False,
-        least=2 * max(HALF_WIDTHS) + RANDOM_KEYS,
-    )
+    # a short text has fewer passages
+    passages = first_passages(loaded, setting.text, AtMost(number + 1), LONG_CONTEXT)
     rows: Rows = []
     halves = _sizes(*HALF_WIDTHS)
     for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
@@ -562,6 +555,7 @@ def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         curves = squares.pivot_table(index="passage", columns="n", values="square") ** 0.5
         rate = fit_rate(curves.to_numpy(), curves.columns.tolist(), seed=setting.seed)
         typical, (low, high) = float(table["map"].median()), rate.interval
+        low, high = -np.inf if low is None else low, np.inf if high is None else high
         checks.append(
             Check(
                 says=f"A window and {RANDOM_KEYS} random keys converge like random keys alone.",

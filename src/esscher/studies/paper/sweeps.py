@@ -255,7 +255,7 @@ def _influences(errors: Array, sizes: Array, rates: Sequence[Rate]) -> Array:
     columns = []
     for replicates, rate in zip(errors, rates, strict=True):
         used = replicates[:, np.isin(sizes, rate.sizes)]
-        x, weights = np.log(rate.sizes), rate.weights
+        x, weights = np.log(rate.sizes), np.array(rate.weights)
         centred = x - weights @ x
         form = -weights * centred / (weights @ centred**2)
         columns.append((used / used.mean(axis=0) - 1) @ form)

@@ -338,7 +338,7 @@ def ball_units(scale: Scale) -> list[Unit]:
 
 def measure_ball(unit: Unit, setting: Setting) -> Rows:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
-    supremum = measured_supremum(
+    suprema = measured_supremum(
         Sphere(BALL_DIM, 1.0),
         unit["radius"],
         [unit["n"]],
@@ -354,7 +354,7 @@ def measure_ball(unit: Unit, setting: Setting) -> Rows:
             "error": float(value),
             "bound": bound,
         }
-        for r, value in enumerate(supremum.samples[0])
+        for r, value in enumerate(suprema[0])
     ]
 
 

@@ -33,7 +33,8 @@ from esscher.engine.cache.selection import (
 )
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.reading import Pass, compare_laws, surprise
-from esscher.engine.text.tasks import TaskItem, ask, ask_each
+from esscher.engine.text.tasks.asking import ask, ask_each
+from esscher.engine.text.tasks.items import TaskItem
 from esscher.math.statistics.intervals import (
     exponentials,
     mean_and_interval,

@@ -25,7 +25,7 @@ from esscher.engine.models import AnyModel, LoadedModel, opened_model
 from esscher.engine.reading import check_supported
 from esscher.engine.text import Passage, PassageSet
 from esscher.engine.text.packing import cut_again, first_passages
-from esscher.engine.text.tasks import TaskItem, calibration_item, task_items
+from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.plan.check import (

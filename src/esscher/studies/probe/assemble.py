@@ -19,7 +19,7 @@ from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import Rate, fit_rate
 from esscher.math.statistics.intervals import family_wise
-from esscher.math.statistics.records import ByMetric, FittedRate, class_counts
+from esscher.math.statistics.records import ByMetric, class_counts
 from esscher.math.theory.cloud import EFFORT
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.result import (
@@ -75,7 +75,7 @@ def _layer(measured: LayerMeasurement, heads: list[ProbeHead], study: ProbeStudy
     rates = fit_unit(measured, len(measured.heads), None, study.seed)
     return ProbeLayer(
         layer=measured.layer,
-        fit=_records(rates),
+        fit=ByMetric(**rates),
         curve=_curves(measured, len(measured.heads)),
         heads_together=heads_together(measured, heads, rates, study.seed),
     )
@@ -155,7 +155,7 @@ def _head(found: LayerFound, h: int, seed: int) -> ProbeHead:
     return ProbeHead(
         layer=measured.layer,
         head=measured.heads[h],
-        fit=_records(fit_unit(measured, h, stats, seed)) if sampled else None,
+        fit=ByMetric(**fit_unit(measured, h, stats, seed)) if sampled else None,
         curve=_curves(measured, h) if sampled else None,
         reference=_reference(measured, h),
         flags=(),
@@ -173,7 +173,8 @@ def fit_unit(
         rate = fit_rate(errors, np.asarray(measured.sizes, dtype=np.float64), seed=seed)
         if stats is not None:
             predicted = stats.predicted
-            rate = rate.with_predictions(
+            rate = structs.replace(
+                rate,
                 predicted=_slope(rate, measured, stats.predicted_error[metric]),
                 sharp=predicted.sharp[metric],
                 paper_reference=predicted.paper_reference,
@@ -188,10 +189,6 @@ def _slope(rate: Rate, measured: LayerMeasurement, predicted: PredictedError) ->
     used = np.isin(np.asarray(measured.sizes, dtype=np.float64), rate.sizes)
     errors = np.asarray(predicted.error)[used]
     return rate.slope_of(errors) if np.all(errors > 0) else predicted.exponent
-
-
-def _records(rates: Mapping[str, Rate]) -> ByMetric[FittedRate]:
-    return ByMetric(**{metric: rate.record() for metric, rate in rates.items()})
 
 
 def _reference(measured: LayerMeasurement, unit: int) -> ReferenceQuality:

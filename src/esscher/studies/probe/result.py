@@ -15,7 +15,8 @@ from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, R
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
-from esscher.math.statistics.records import ByMetric, Ends, FittedRate, ReceivedTail
+from esscher.math.statistics import Rate, TailIndex
+from esscher.math.statistics.records import ByMetric, Ends
 from esscher.math.tails.candidates import Cloud
 from esscher.runs.result import Result, WithHeads
 
@@ -191,7 +192,7 @@ class HeadStatistics(Record, frozen=True, kw_only=True):
     psi: Psi
     log_burn_in: float
     frozen_share: float
-    khat: ReceivedTail
+    khat: TailIndex
     ess: Quantiles
     sinks: Sinks
     delimiter_share: float
@@ -324,7 +325,7 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
 
     layer: Index
     head: Index
-    fit: ByMetric[FittedRate] | None
+    fit: ByMetric[Rate] | None
     curve: Curves | None
     reference: ReferenceQuality
     flags: tuple[Flag, ...]
@@ -417,7 +418,7 @@ class SharedErrors(Record, frozen=True, kw_only=True):
     effective_heads: Estimate
     amplification: Estimate
     by_size: tuple[AtSize, ...]
-    fit_projected: FittedRate
+    fit_projected: Rate
     exponents: SharedExponents
 
 
@@ -449,7 +450,7 @@ class ProbeLayer(Record, frozen=True, kw_only=True):
     """
 
     layer: Index
-    fit: ByMetric[FittedRate] | None
+    fit: ByMetric[Rate] | None
     curve: Curves | None
     heads_together: HeadsTogether | None
 

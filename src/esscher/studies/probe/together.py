@@ -89,8 +89,7 @@ def _shared(
     """Numbers at the largest size, and the two short ones at every size."""
     # rounding can make the norm of a vanishing sum negative
     projected = np.sqrt(np.maximum(products.sum(axis=(2, 3)), 0.0))
-    rate = fit_rate(projected, np.asarray(sizes, dtype=np.float64), seed=seed).record()
-    beside = layer.record()
+    rate = fit_rate(projected, np.asarray(sizes, dtype=np.float64), seed=seed)
     every = tuple(
         AtSize(
             n=int(n),
@@ -111,8 +110,8 @@ def _shared(
             heads_mean=float(each.mean()),
             heads_worst=float(each[worst]),
             worst_head=heads[worst].head,
-            side_by_side=beside.exponent,
-            side_by_side_interval=beside.interval,
+            side_by_side=layer.exponent,
+            side_by_side_interval=layer.interval,
             projected=rate.exponent,
             projected_interval=rate.interval,
         ),

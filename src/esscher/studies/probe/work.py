@@ -19,13 +19,13 @@ from esscher.core.validation import Array
 from esscher.engine.models import (
     AnyModel,
     HeadWeights,
-    LayerCapture,
+    LayerInputs,
     LoadedModel,
     head_weights,
     opened_model,
 )
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers, LayerMeasurement, OutputProjection
+from esscher.engine.sampled.layer import HeadNumbers, LayerMeasurement, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (
@@ -167,7 +167,7 @@ def _layer_cell(
             study.samples,
             study.seed,
             study.sampling,
-            OutputProjection.of(weights.W_o[list(study.heads)]),
+            output_gram(weights.W_o[list(study.heads)]),
             alpha=study.alpha,
         )
         if study.sampling == "without":
@@ -195,7 +195,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
         layers: list[LayerFound] = []
 
-        def sink(passage: Passage, capture: LayerCapture) -> None:
+        def sink(passage: Passage, capture: LayerInputs) -> None:
             capture = _scaled(capture, study.alpha)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
@@ -206,7 +206,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
                     draws,
                     study.seed,
                     passage.number,
-                    OutputProjection.of(head_weights(loaded, capture.layer).W_o),
+                    output_gram(head_weights(loaded, capture.layer).W_o),
                 )
                 shares = delimiter_shares(capture, passage.is_delimiter)
             label = _labels(loaded, passage.ids[keys])
@@ -229,7 +229,7 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
     return make_cell(layers)
 
 
-def _scaled(capture: LayerCapture, alpha: float) -> LayerCapture:
+def _scaled(capture: LayerInputs, alpha: float) -> LayerInputs:
     """A layer whose tilts are scaled; its tokens are those of the model as it is."""
     return replace(capture, scaling=alpha * capture.scaling)
 
@@ -285,7 +285,7 @@ def collected_clouds(
     run: CellRun,
     *,
     remote: bool,
-    watch: Callable[[Sequence[Passage], LayerCapture], object],
+    watch: Callable[[Sequence[Passage], LayerInputs], object],
 ) -> Iterator[CloudFile]:
     """Yield clouds which together hold the layers; each is gone once the next is asked for.
 
@@ -321,7 +321,6 @@ def collected_clouds(
             context=study.context,
             layers=chosen,
             heads=study.heads,
-            seed=study.seed,
             folder=where,
             progress=progress,
             watch=watch,
@@ -436,7 +435,7 @@ def describe_head(
     outputs = _MapCurve.of(found, numbers.norm, random_stream(seed, "probe prediction"))
     needed: dict[str, Any] = {name: outputs.crossing(at) for name, at in TOLERANCES.items()}
     ess = numbers.participation
-    order = sorted(tail.sinks, key=lambda j: -numbers.received[j])
+    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
     quantiles = (float(np.quantile(ess, q)) for q in (0.1, 0.5, 0.9))
     p10, median, p90 = quantiles
     return HeadStatistics(
@@ -447,13 +446,13 @@ def describe_head(
         psi=Psi(two_sided=moments.horizon**2, one_sided=psi),
         log_burn_in=moments.log_burn_in,
         frozen_share=moments.frozen_share(sizes[-1]),
-        khat=tail.record(),
+        khat=tail,
         ess=Quantiles(p10=p10, median=median, p90=p90),
         sinks=Sinks(
             count=len(order),
             share=float(numbers.received[order].sum()) if order else 0.0,
             tokens=tuple(
-                Sink(token=label(int(j)), share=float(numbers.received[j])) for j in order[:LISTED]
+                Sink(token=label(j), share=float(numbers.received[j])) for j in order[:LISTED]
             ),
         ),
         delimiter_share=delimiters,

@@ -1,4 +1,4 @@
-"""Budgets of a study: those that are given, checked, or a curve that fits."""
+"""The studies: sparse patterns on the heads of a model, and on tokens of a law."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
-from esscher.core.shown import counted
 from esscher.core.validation import as_indices, as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.patterns import PATTERNS, as_patterns
+from esscher.engine.sampled.sizes import PREFIX
 from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
@@ -33,91 +33,70 @@ if TYPE_CHECKING:
 FIRST, COUNT, LAST, SHARE = 32, 7, 2_048, 0.25
 #: Share for models, whose passages are short.
 MODEL_SHARE = 0.5
-#: Share of a decoder's passage that lies before the queries.
-PREFIX = 0.75
 
 
-def model_budgets(
-    model: Outline, length: int, names: Sequence[str], asked: Sequence[int] | None
+def default_budgets(
+    keys: int, share: float, names: Sequence[str]
+) -> tuple[tuple[int, ...] | None, int]:
+    """Return budgets up to a share of the keys, and how many keys a curve takes.
+
+    None if there are fewer: the last budget must be at least twice the first.
+    """
+    smallest = max(2, *(PATTERNS[name].smallest for name in names))
+    needed = math.ceil(2 * smallest / share)
+    if keys < needed:
+        return None, needed
+    last = min(LAST, int(share * keys))
+    first = FIRST if last >= 4 * FIRST else max(smallest, last // 4)
+    return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round())), needed
+
+
+def given_budgets(
+    budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str
 ) -> tuple[int, ...]:
-    """Budgets for the passages of a model, whose layers may have windows."""
-    keys = int(PREFIX * length) + 1 if model.causal else length
-    if asked is not None:
-        longer = "" if length >= model.max_positions else ", or a longer context"
-        return _checked(asked, keys, names, longer)
-    keys = min(keys, model.window or length)
-    found = _default(keys, MODEL_SHARE, names)
-    if found is not None:
-        return found
-    needed = _fewest(MODEL_SHARE, names)
-    context = math.ceil((needed - 1) / PREFIX) if model.causal else needed
-    what = f"context is {length}, of which a query may see {keys} keys; it takes {needed}"
-    if (model.window or needed) < needed:
-        remedy = f"{model.name} has layers with a window of {model.window} tokens: give budgets"
-    elif context <= model.max_positions:
-        remedy = f"give a context of at least {context}, or budgets"
-    else:
-        remedy = f"{model.name} reads at most {model.max_positions} tokens: give budgets"
-    raise InputError(f"{what} for a curve of these patterns; {remedy} of your own")
-
-
-def law_budgets(tokens: int, names: Sequence[str], asked: Sequence[int] | None) -> tuple[int, ...]:
-    """Budgets for sequences of synthetic tokens."""
-    if asked is not None:
-        return _checked(asked, tokens, names, ", or more tokens")
-    found = _default(tokens, SHARE, names)
-    if found is None:
-        raise InputError(
-            f"tokens is {tokens}; it takes at least {_fewest(SHARE, names)} for budgets of these "
-            "patterns: give as many, or budgets of your own"
-        )
-    return found
-
-
-def _checked(
-    budgets: Sequence[int], keys: int, names: Sequence[str], otherwise: str
-) -> tuple[int, ...]:
-    """Budgets below the number of keys that every query may see."""
+    """Return budgets that are given, if they lie below the keys that every query may see."""
     sizes = tuple(int(r) for r in as_sizes(budgets, "budgets"))
     if len(sizes) < 2:
         raise InputError(f"budgets is {list(sizes)}; a curve needs at least 2 of them")
     if sizes[-1] >= keys:
         raise InputError(
             f"budgets go up to {sizes[-1]}, but a query may see only {keys} keys; "
-            f"choose budgets below that{otherwise}"
+            f"choose budgets below that{remedy}"
         )
     for name in names:
         PATTERNS[name].check(sizes[0])
     return sizes
 
 
-def _default(keys: int, share: float, names: Sequence[str]) -> tuple[int, ...] | None:
-    """Budgets up to a share of the keys; None if there is no room for them."""
-    if keys < _fewest(share, names):
-        return None
-    last = min(LAST, int(share * keys))
-    first = FIRST if last >= 4 * FIRST else max(_smallest(names), last // 4)
-    return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round()))
+def model_budgets(
+    model: Outline, length: int, names: Sequence[str], given: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Return budgets for the passages of a model, whose layers may have windows."""
+    keys = int(PREFIX * length) + 1 if model.causal else length
+    if given is not None:
+        remedy = "" if length >= model.max_positions else ", or a longer context"
+        return given_budgets(given, keys, names, remedy)
+    keys = min(keys, model.window or length)
+    budgets, needed = default_budgets(keys, MODEL_SHARE, names)
+    if budgets is not None:
+        return budgets
+    context = math.ceil((needed - 1) / PREFIX) if model.causal else needed
+    if (model.window or needed) < needed:
+        remedy = f"{model.name} has layers with a window of {model.window} tokens: give budgets"
+    elif context <= model.max_positions:
+        remedy = f"give a context of at least {context}, or budgets"
+    else:
+        remedy = f"{model.name} reads at most {model.max_positions} tokens: give budgets"
+    raise InputError(
+        f"context is {length}, of which a query may see {keys} keys; it takes {needed} for a curve "
+        f"of these patterns; {remedy} of your own"
+    )
 
-
-def _smallest(names: Sequence[str]) -> int:
-    """Smallest budget of all patterns, at least 2."""
-    return max(2, *(PATTERNS[name].smallest for name in names))
-
-
-def _fewest(share: float, names: Sequence[str]) -> int:
-    """Fewest keys for a curve: its last budget is at least twice the first."""
-    return math.ceil(2 * _smallest(names) / share)
-
-
-# The studies: patterns on the heads of a model, and on tokens of a law.
 
 #: Tokens of a passage, and passages, unless they are given.
 CONTEXT, PASSAGES = 2_048, 8
-#: Fewest replicates of a law: two cells, so that the bias has a standard error.
-FEWEST = 8
-#: Replicates of a cell: as many as it takes for an estimate of the bias inside it.
-BLOCK = 4
+#: Fewest replicates of a law, and replicates of a cell.
+FEWEST, BLOCK = 8, 4
 
 Patterns: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(max_length=64)], ...],
@@ -202,23 +181,13 @@ class SparseStudy(ModelStudy[Sparse]):
 
         return assemble(self, cells, run)
 
-    @property
-    def in_words(self) -> str:
-        """What is measured."""
-        heads = counted(len(self.layers) * len(self.heads), "head")
-        return (
-            f"{self.model_record.name} on {self.text_record.source}, {heads}, "
-            f"{counted(self.passages, 'passage')} of {self.context} tokens"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SparseLawStudy(LawStudy[Sparse]):
     """Compare sparse with dense attention on synthetic tokens.
 
-    Tokens are independent, or a Gaussian AR(1) sequence. Where the infinite-token limit is known,
-    errors are measured against it too. Patterns: random, corrected, topk, streaming, window,
-    longformer, bigbird, strided, block, pooled, linformer.
+    Tokens are independent, or a Gaussian AR(1) sequence. Patterns: random, corrected, topk,
+    streaming, window, longformer, bigbird, strided, block, pooled, linformer.
     """
 
     name = "sparse-law"
@@ -249,7 +218,16 @@ class SparseLawStudy(LawStudy[Sparse]):
         check_memory(8 * self.tokens, f"tokens is {self.tokens}; a sequence of that length")
         study = super().filled()
         names = as_patterns(self.patterns or "all")
-        budgets = law_budgets(self.tokens, names, self.budgets)
+        if self.budgets is not None:
+            budgets = given_budgets(self.budgets, self.tokens, names, ", or more tokens")
+        else:
+            chosen, needed = default_budgets(self.tokens, SHARE, names)
+            if chosen is None:
+                raise InputError(
+                    f"tokens is {self.tokens}; it takes at least {needed} for budgets of these "
+                    "patterns: give as many, or budgets of your own"
+                )
+            budgets = chosen
         return replace(study, patterns=names, budgets=budgets)
 
     def cells(self) -> list[str]:
@@ -274,17 +252,3 @@ class SparseLawStudy(LawStudy[Sparse]):
         from esscher.studies.sparse.compare import assemble  # brings torch
 
         return assemble(self, cells, run)
-
-    @property
-    def in_words(self) -> str:
-        """What is measured."""
-        kind = f"AR(1) with rho = {self.correlation:g}" if self.correlation else "independent"
-        horizon = (
-            f"spectrum {list(self.spectrum or ())}"
-            if self.horizon is None
-            else f"H = {self.horizon:g}"
-        )
-        return (
-            f"{self.law} tokens, {kind}, {horizon}, d = {self.dim}, N = {self.tokens:,}, "
-            f"{counted(self.replicates, 'replicate')}"
-        )

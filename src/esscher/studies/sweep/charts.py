@@ -214,17 +214,16 @@ def _one(found: Sweep) -> list[ChartType]:
         n = np.geomspace(ends[0], ends[-1], SMOOTH)
         line = _fitted(found, metric, 0, n)
         drawn[metric] = [row | {"kind": FITTED} for row in line]
-        if found.numbers:  # a result from a file has no replicates
-            rate = found.rate(metric, 0)
-            (a, cross), (_, b) = rate.covariance
-            spread = np.sqrt(np.maximum(a - 2 * np.log(n) * cross + np.log(n) ** 2 * b, 0.0))
+        rate = found.fit(metric, 0)
+        interval = rate.band(n)
+        if interval is not None:
             band[metric] = [
-                {"n": row["n"], "low": row["error"] / times, "high": row["error"] * times}
-                for row, times in zip(line, np.exp(rate.critical * spread), strict=True)
+                {"n": at, "low": low, "high": high}
+                for at, low, high in zip(n, *interval, strict=True)
             ]
-            if rate.law in BENT:
-                bent = _rows(n, rate.selection.fits[rate.law].error(n))
-                drawn[metric] += [row | {"kind": BENT[rate.law]} for row in bent]
+        if rate.law in BENT:
+            bent = _rows(n, rate.selection.laws[rate.law].error(n))
+            drawn[metric] += [row | {"kind": BENT[rate.law]} for row in bent]
         drawn[metric] += [row | {"kind": "predicted"} for row in _predicted(found, metric, 0)]
     kinds = _kinds(row["kind"] for rows in drawn.values() for row in rows)
     panels = []

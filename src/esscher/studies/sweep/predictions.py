@@ -70,13 +70,15 @@ class ScalePrediction(Record, frozen=True, kw_only=True):
     beyond_sizes: tuple[float, ...] = ()
     beyond: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
 
-    def curve(self, metric: str, sizes: Sequence[int]) -> tuple[Array, Array] | None:
+    def curve(
+        self, metric: str, sizes: Sequence[int]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """Numbers of tokens, the sweep's and larger ones, and predicted errors; None without."""
         if metric not in self.errors:
             return None
         more = self.beyond.get(metric, ())
-        n = [*sizes, *(self.beyond_sizes if more else ())]
-        return np.array(n, dtype=np.float64), np.array([*self.errors[metric], *more])
+        n = (*map(float, sizes), *(self.beyond_sizes if more else ()))
+        return n, (*self.errors[metric], *more)
 
 
 def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]:

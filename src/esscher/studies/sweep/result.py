@@ -15,14 +15,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.joint import untested_law
-from esscher.math.statistics.records import (
-    ByMetric,
-    FittedRate,
-    Numbers,
-    SharedLaw,
-    finite_numbers,
-)
+from esscher.math.statistics.joint import SharedLaw, untested_law
+from esscher.math.statistics.records import ByMetric, Numbers, finite_numbers
 from esscher.math.theory import exponents
 from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
@@ -68,7 +62,7 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
     mean: Summary
     cov: Summary
     map: Summary
-    fit: ByMetric[FittedRate] | None = None
+    fit: ByMetric[Rate] | None = None
     joint: SharedLaw | None = None
 
 
@@ -204,11 +198,11 @@ class Sweep(Result["SweepStudy"]):
             )
         return self._fitted[key]
 
-    def fit(self, metric: str = "mean", scale: int | None = None) -> FittedRate:
+    def fit(self, metric: str = "mean", scale: int | None = None) -> Rate:
         """Return the record of a fitted rate: the stored one, or that of :meth:`rate`."""
         _check(metric)
         stored = self.scales[self._place(scale)].fit
-        return self.rate(metric, scale).record() if stored is None else stored[metric]
+        return self.rate(metric, scale) if stored is None else stored[metric]
 
     def joint_law(self, scale: int | None = None) -> SharedLaw:
         """Return what the three errors of a scale, tested together, say about their law."""
@@ -424,8 +418,8 @@ def compared_rate(
     if known is None:
         found = fit_rate(errors, sizes, summary=summary, level=level, seed=seed)
         published = exponents(horizon)
-        return found.with_predictions(
-            paper_reference=published.paper_reference, paper_bound=published.paper_bound
+        return structs.replace(
+            found, paper_reference=published.paper_reference, paper_bound=published.paper_bound
         )
     curve = known.errors.get(metric)
     found = fit_rate(
@@ -438,7 +432,9 @@ def compared_rate(
         predicted=curve if summary == "mean" else None,
     )
     used = np.isin(sizes, found.sizes)
-    return replace(found, predicted_curve=known.curve(metric, sizes)).with_predictions(
+    return structs.replace(
+        found,
+        predicted_curve=known.curve(metric, sizes),
         predicted=None if curve is None else found.slope_of(np.asarray(curve)[used]),
         sharp=known.sharp[metric],
         paper_reference=known.paper_reference,

@@ -109,7 +109,7 @@ def _feed(digest: Any, thing: object) -> None:
     elif isinstance(thing, (list, tuple)):
         _feed_items(digest, "list", dict(enumerate(thing)))
     elif isinstance(thing, Law):
-        _feed_items(digest, type(thing).__name__, thing._parameters())
+        _feed_items(digest, type(thing).__name__, thing.parameters)
     elif dataclasses.is_dataclass(thing):
         fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
         _feed_items(digest, type(thing).__name__, fields)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from esscher.core.shown import plain_count, with_error
-from esscher.math.statistics.records import Agreement, FittedRate, agreement
+from esscher.math.statistics import Rate
+from esscher.math.statistics.records import Agreement, agreement
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
 from esscher.show.numbers import between, counted, shown
@@ -81,7 +82,7 @@ def _answer(found: Sweep) -> str:
     return f"{text}."
 
 
-def _beyond(fits: Sequence[FittedRate]) -> str:
+def _beyond(fits: Sequence[Rate]) -> str:
     """How many exponents may be taken beyond the sizes, in words."""
     known = sum(map(extrapolates, fits))
     if known == len(fits):
@@ -218,7 +219,7 @@ def _errors(found: Sweep, name: str) -> Table:
     )
 
 
-def _fits(found: Sweep) -> list[tuple[int, str, FittedRate]]:
+def _fits(found: Sweep) -> list[tuple[int, str, Rate]]:
     """Scale, metric and fit; none with one size."""
     scales = range(len(found.scales)) if found.has_fits else ()
     return [(s, metric, found.fit(metric, s)) for s in scales for metric in ERRORS]
@@ -342,14 +343,14 @@ VERDICTS = {
 }
 
 
-def agreement_counts(fits: Iterable[FittedRate]) -> dict[str, int]:
+def agreement_counts(fits: Iterable[Rate]) -> dict[str, int]:
     """How many predicted exponents agree with the measured ones, differ, or are undecided."""
     known = [fit for fit in fits if fit.predicted is not None]
     found = Counter(agreement(fit.interval, fit.predicted or 0.0) for fit in known)
     return {str(name): found[name] for name in AGREEMENTS} if known else {}
 
 
-def floor_seen(fit: FittedRate) -> tuple[float | None, float | None]:
+def floor_seen(fit: Rate) -> tuple[float | None, float | None]:
     """Limit of the floor and power of the test: against the prediction where that decides."""
     law = fit.selection
     if law.verdict == "as predicted" and law.predicted is not None:
@@ -363,7 +364,7 @@ def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
     return {name: found[name] for name in dict.fromkeys(VERDICTS.values())}
 
 
-def extrapolates(fit: FittedRate) -> bool:
+def extrapolates(fit: Rate) -> bool:
     """Whether an exponent may be taken beyond the sizes: trusted, and a power law is decided."""
     return fit.trusted and fit.selection.verdict == "power"
 

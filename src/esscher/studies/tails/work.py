@@ -14,7 +14,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerCapture, LoadedModel, opened_model
+from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
 from esscher.engine.text import Passage, PassageSet, read_passages, visit_passages
 from esscher.engine.text.packing import equal_passages
 from esscher.math.tails.cloud import FEWEST, CloudTails, cloud_tails, logit_shape, norm_shape
@@ -227,7 +227,7 @@ def collect_layers(
     first = np.cumsum([0, *(len(passage.ids) for passage in passages)])
     starts = {passage.number: int(at) for passage, at in zip(passages, first, strict=False)}
 
-    def sink(passage: Passage, capture: LayerCapture) -> None:
+    def sink(passage: Passage, capture: LayerInputs) -> None:
         layer, start = capture.layer, starts[passage.number]
         stop = start + len(passage.ids)
         keys[layer][:, start:stop] = _numpy(capture.k[0])

@@ -13,7 +13,9 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache, reduced_copies, reduced_copy
 from esscher.engine.cache.selection import Kept
 from esscher.engine.models.transformers_library import quiet
-from esscher.engine.text.tasks import TASKS, ask, ask_each, read_context, task_items
+from esscher.engine.text.tasks import TASKS
+from esscher.engine.text.tasks.asking import ask, ask_each, read_context
+from esscher.engine.text.tasks.items import task_items
 from tests.engine.cache.plans import budgets_for
 from tests.engine.models.tiny import transformers
 
@@ -62,12 +64,6 @@ def test_text_is_what_the_model_generates(task, decoder, asked):
         )[0, ids.shape[1] :]
     expected = decoder.tokenizer.decode(new, skip_special_tokens=True)
     assert ask(decoder, cache, item).text == expected
-
-
-def test_the_model_says_different_things(decoder, asked):
-    """Or else the tests above and below would say little."""
-    said = "".join(ask(decoder, cache, item).text for item, cache in asked.values())
-    assert len(set(said)) > 10
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -144,14 +140,6 @@ def test_an_end_of_text_ends_the_answer(decoder, asked):
         assert ask(decoder, cache, item).text == ""
     finally:
         config.eos_token_id = before
-
-
-def test_one_token_of_answer(decoder, asked):
-    item, cache = asked["needle"]
-    short = dataclasses.replace(item, answer_ids=item.answer_ids[:1], max_new=1)
-    found = ask(decoder, cache, short)
-    assert len(found.text) <= 1
-    assert np.isfinite(found.log_probability)
 
 
 def test_a_cache_that_has_read_something_else(decoder, asked):

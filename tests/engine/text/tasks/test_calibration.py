@@ -7,7 +7,8 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.engine.text.packing import Passage
-from esscher.engine.text.tasks import TASKS, calibration_item, task_items
+from esscher.engine.text.tasks import TASKS
+from esscher.engine.text.tasks.items import calibration_item, task_items
 from tests.engine.models.tiny import tiny_model
 
 LENGTH = 900

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from esscher.engine.text.tasks import ask, read_context, task_items
+from esscher.engine.text.tasks.asking import ask, read_context
+from esscher.engine.text.tasks.items import task_items
 from tests.engine.models.demo import demo_model
 
 

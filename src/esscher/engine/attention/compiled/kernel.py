@@ -19,12 +19,10 @@ from esscher.engine.attention.arrays import (
     Workspace,
     address,
     cast,
-    contiguous,
     empty,
     full,
     numbers,
     type_name,
-    zeros,
 )
 from esscher.engine.attention.compiled.build import TARGETS, library
 
@@ -83,38 +81,6 @@ class Kernel:
     panel: int
     library: ctypes.CDLL
 
-    def attend(self, to: Pass, start: int, stop: int) -> None:
-        """Bring keys ``start`` to ``stop`` past a block of queries, into its totals."""
-        self.library.esscher_keys(ctypes.byref(to), start, stop)
-
-    def outputs(
-        self, of: Pass, least: float, most: float, outputs: AnyArray, sums: AnyArray
-    ) -> bool:
-        """Outputs of the first queries from their totals, [scale, row, query], and their sums.
-
-        Says whether all is finite, and every sum of weights between the bounds.
-        """
-        found = self.library.esscher_outputs(
-            ctypes.byref(of), outputs.shape[2], least, most, address(outputs), address(sums)
-        )
-        return bool(found)
-
-    def received(
-        self, of: Pass, start: int, stop: int, factors: AnyArray, workspace: Workspace
-    ) -> AnyArray:
-        """Attention that queries give to keys, [scale, size, key]: weights times factors per size.
-
-        ``factors`` are [scale, size, query], as many queries as the pass has.
-        """
-        scales, sizes = factors.shape[:2]
-        lanes = self.panel // 2
-        room = workspace.empty("room", factors, scales * sizes * of.block * lanes, dtype=FLOAT)
-        given = empty(factors, scales, sizes, stop - start, dtype="float64")
-        self.library.esscher_received(
-            ctypes.byref(of), start, stop, sizes, address(factors), address(room), address(given)
-        )
-        return given
-
     def pack_keys(self, keys: AnyArray, centre: AnyArray) -> tuple[AnyArray, float]:
         """Rows of keys less their centre as [tile][width][KEYS]; length of the longest."""
         packed = empty(keys, -(-len(keys) // KEYS), keys.shape[1], KEYS, dtype=FLOAT)
@@ -134,8 +100,8 @@ class Kernel:
         Also the largest absolute entry.
         """
         if type_name(values.dtype) == "float64":  # rounded after the subtraction
-            values, centre = values - centre, zeros(values, len(centre), dtype=FLOAT)
-        values, centre = contiguous(cast(values, FLOAT)), cast(centre, FLOAT)
+            values, centre = values - centre, full(values, len(centre), value=0.0, dtype=FLOAT)
+        values, centre = _contiguous(values), cast(centre, FLOAT)
         packed = empty(values, math.prod(values.shape), dtype=FLOAT)
         largest = self.library.esscher_pack_values(
             address(values), address(centre), *values.shape, address(packed)
@@ -147,7 +113,7 @@ class Kernel:
     ) -> float:
         if type_name(x.dtype) == "float64":  # rounded at the end
             x, centre, factor = (x if centre is None else x - centre) * factor, None, 1.0
-        x = contiguous(cast(x, FLOAT))
+        x = _contiguous(x)
         at = None if centre is None else address(centre)
         square = self.library.esscher_pack_rows(
             address(x), at, *x.shape, packed.shape[2], factor, address(packed)
@@ -155,9 +121,10 @@ class Kernel:
         return math.sqrt(square)
 
 
-def on_processor(device: object) -> bool:
-    """Tell if a device, or its name, is the processor."""
-    return str(device).partition(":")[0] == "cpu"
+def _contiguous(x: AnyArray) -> AnyArray:
+    """In float32, entries side by side in memory."""
+    x = cast(x, FLOAT)
+    return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
 
 
 def kernel_for(device: object, dtype: object) -> Kernel | None:
@@ -165,7 +132,7 @@ def kernel_for(device: object, dtype: object) -> Kernel | None:
 
     Device and type are PyTorch's, or their names.
     """
-    if not on_processor(device) or type_name(dtype) != FLOAT:
+    if str(device).partition(":")[0] != "cpu" or type_name(dtype) != FLOAT:
         return None
     return _chosen(os.environ.get(VARIABLE, ""))
 
@@ -188,15 +155,15 @@ def _chosen(wanted: str) -> Kernel | None:
     if target not in TARGETS:
         known = ", ".join(["torch", *TARGETS])
         raise InputError(f"{VARIABLE} is {wanted!r}; choose from {known}, or leave it unset")
-    found = _load(target)
-    if found is None and library(target).is_file():
+    kernel = _load(target)
+    if kernel is None and library(target).is_file():
         raise InputError(f"{VARIABLE} asks for {target}, which cannot be used on this machine")
-    if found is None:
+    if kernel is None:
         raise InputError(
             f"{VARIABLE} asks for {target}, but that kernel is not compiled; "
             "run python -m esscher.engine.attention.compiled"
         )
-    return found
+    return kernel
 
 
 def _load(target: str) -> Kernel | None:
@@ -209,8 +176,6 @@ def _load(target: str) -> Kernel | None:
         return None
     try:
         return open_library(target, path)
-    except OtherProcessor:
-        return None
     except (OSError, AttributeError) as error:
         warnings.warn(
             f"the compiled kernel {path} is not used ({error}); another one or PyTorch does its "
@@ -221,47 +186,36 @@ def _load(target: str) -> Kernel | None:
         return None
 
 
-class OtherProcessor(OSError):
-    """A library is for instructions that this processor does not have."""
+def open_library(target: str, path: Path) -> Kernel | None:
+    """Open and try a library; None if it is for another processor.
 
-
-def open_library(target: str, path: Path) -> Kernel:
-    """Open and try a library; ``OSError`` if it is not what it should be."""
-    found = ctypes.CDLL(str(path))
-    if found.esscher_layout() != LAYOUT:
+    Raises
+    ------
+    OSError
+        If it is not what it should be.
+    """
+    library = ctypes.CDLL(str(path))
+    if library.esscher_layout() != LAYOUT:
         raise OSError("it was compiled from another version of the source")
-    if not found.esscher_runs_here():
-        raise OtherProcessor(f"this processor does not have {target}")
+    if not library.esscher_runs_here():
+        return None
     pointer, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    found.esscher_keys.argtypes = [pointer, number, number]
-    found.esscher_keys.restype = None
-    found.esscher_outputs.argtypes = [pointer, number, real, real, pointer, pointer]
-    found.esscher_received.argtypes = [
-        pointer,
-        number,
-        number,
-        number,
-        pointer,
-        pointer,
-        pointer,
-    ]
-    found.esscher_received.restype = None
-    found.esscher_pack_rows.argtypes = [
-        pointer,
-        pointer,
-        number,
-        number,
-        number,
-        ctypes.c_float,
-        pointer,
-    ]
-    found.esscher_pack_rows.restype = ctypes.c_float
-    found.esscher_pack_values.argtypes = [pointer, pointer, number, number, pointer]
-    found.esscher_pack_values.restype = ctypes.c_float
-    found.esscher_ragged.argtypes = [ctypes.c_char_p]
-    found.esscher_weighed.argtypes = [ctypes.c_char_p]
-    found.esscher_weighed.restype = None
-    kernel = Kernel(target, int(found.esscher_panel()), found)
+    signatures: dict[str, tuple[list[object], object]] = {
+        "keys": ([pointer, number, number], None),
+        "outputs": ([pointer, number, real, real, pointer, pointer], ctypes.c_int),
+        "received": ([pointer, number, number, number, pointer, pointer, pointer], None),
+        "pack_rows": (
+            [pointer, pointer, number, number, number, ctypes.c_float, pointer],
+            ctypes.c_float,
+        ),
+        "pack_values": ([pointer, pointer, number, number, pointer], ctypes.c_float),
+        "ragged": ([ctypes.c_char_p], ctypes.c_int),
+        "weighed": ([ctypes.c_char_p], None),
+    }
+    for name, (arguments, result) in signatures.items():
+        function = getattr(library, f"esscher_{name}")
+        function.argtypes, function.restype = arguments, result
+    kernel = Kernel(target, int(library.esscher_panel()), library)
     if not _computes_right(kernel):
         raise OSError("it does not compute what it should")
     return kernel
@@ -278,14 +232,14 @@ def attended(
 ) -> AnyArray:
     """Totals [scale, row, query] of the keys from ``start``, in tiny blocks: to try a kernel."""
     width, rows = keys.shape[1], values.shape[1]
-    centre = zeros(keys, max(width, rows), dtype=FLOAT)
+    centre = full(keys, max(width, rows), value=0.0, dtype=FLOAT)
     packed_tilts, _ = kernel.pack_queries(tilts, 1.0, Workspace())
     packed_keys, _ = kernel.pack_keys(keys, centre[:width])
     packed_values, _ = kernel.pack_values(values, centre[:rows])
     queries, block = len(packed_tilts) * kernel.panel, 10
     factors = numbers(keys, relative, FLOAT)
     part = full(keys, len(relative), rows + 1, kernel.panel, value=math.nan, dtype=FLOAT)
-    total = zeros(keys, len(relative), rows + 1, queries, dtype="float64")
+    total = full(keys, len(relative), rows + 1, queries, value=0.0, dtype="float64")
     scratch = empty(keys, 2 * kernel.panel * (block + 2 * KEYS), dtype=FLOAT)
     state = Pass(
         keys=address(packed_keys),
@@ -304,7 +258,7 @@ def attended(
         block=block,
         flush=25,
     )
-    kernel.attend(state, start, len(keys))
+    kernel.library.esscher_keys(ctypes.byref(state), start, len(keys))
     return total[:, :, : len(tilts)]
 
 

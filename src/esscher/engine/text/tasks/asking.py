@@ -41,12 +41,12 @@ def exact_match(item: TaskItem, text: str) -> float:
 
     Case and the width of spaces do not matter (RULER's string match).
     """
-    said = " ".join(text.split()).lower()
-    found = [
-        re.search(rf"(?<![0-9a-z]){re.escape(part.lower())}(?![0-9a-z])", said) is not None
+    text = " ".join(text.split()).lower()
+    matches = [
+        re.search(rf"(?<![0-9a-z]){re.escape(part.lower())}(?![0-9a-z])", text) is not None
         for part in item.answers
     ]
-    return sum(found) / len(found)
+    return sum(matches) / len(matches)
 
 
 def read_context(loaded: LoadedModel, item: TaskItem, cache: Any = None) -> Any:
@@ -115,19 +115,47 @@ def ask_each(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) ->
             f"{loaded.name!r} was loaded without its next-token head and cannot answer; load it by "
             "name, or as a model for causal language modelling"
         )
+    tokenizer = loaded.tokenizer
+    named = getattr(getattr(loaded.model, "generation_config", None), "eos_token_id", None)
+    ends = {tokenizer.eos_token_id, *(named if isinstance(named, (list, tuple)) else [named])}
     with torch.no_grad():
         cache = copy.deepcopy(cache)
-        law = _laws_of_each(loaded, cache, _repeated(item.question, count))
-        likely = _log_probabilities(loaded, copy.deepcopy(cache), law, item.answer_ids)
-        new = _generate(loaded, cache, law, item.max_new)
-    texts = [_text(loaded, item.question, own) for own in new]
-    return [
-        Answer(text=text, score=exact_match(item, text), log_probability=own)
-        for text, own in zip(texts, likely, strict=True)
-    ]
+        law = _next_token_laws(loaded, cache, np.repeat(item.question[None], count, axis=0))
+        # how likely the right answer is
+        laws = [law]
+        if len(item.answer_ids) > 1:
+            before = np.repeat(item.answer_ids[None, :-1], count, axis=0)
+            last = before.shape[1]
+            laws.append(_next_token_laws(loaded, copy.deepcopy(cache), before, last))
+        tokens = torch.from_numpy(item.answer_ids).to(law.device).expand(count, -1)
+        chances = torch.cat(laws, dim=1).gather(2, tokens[..., None]).double().mean((1, 2))
+        # the likeliest tokens of every text one after the other, up to an end of text
+        new: list[list[int]] = [[] for _ in range(count)]
+        running = set(range(count))
+        for remaining in range(item.max_new - 1, -1, -1):
+            likeliest = law[:, -1].argmax(-1).cpu().numpy()
+            running -= {i for i in running if int(likeliest[i]) in ends}
+            for i in running:
+                new[i].append(int(likeliest[i]))
+            if not running or not remaining:
+                break
+            # texts that have ended are read on, but their tokens are not kept
+            law = _next_token_laws(loaded, cache, likeliest[:, None])
+    answers = []
+    question = tokenizer.decode(item.question.tolist(), skip_special_tokens=True)
+    for ids, chance in zip(new, chances, strict=True):
+        # some tokenizers would drop the space before the first new token
+        text = str(tokenizer.decode([*item.question.tolist(), *ids], skip_special_tokens=True))
+        if text.startswith(question):
+            text = text[len(question) :]
+        else:
+            text = str(tokenizer.decode(ids, skip_special_tokens=True))
+        score = exact_match(item, text)
+        answers.append(Answer(text=text, score=score, log_probability=float(chance)))
+    return answers
 
 
-def _laws_of_each(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
+def _next_token_laws(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> Tensor:
     """Let a model read on: log-probabilities of what follows the last tokens of every text.
 
     From tokens [texts, new], laws [texts, last, vocabulary]; the cache grows.
@@ -139,52 +167,3 @@ def _laws_of_each(loaded: LoadedModel, cache: Any, ids: Ids, last: int = 1) -> T
         logits_to_keep=last,
     )
     return torch.log_softmax(output.logits[:, -last:].to(torch.float32), dim=-1)
-
-
-def _log_probabilities(loaded: LoadedModel, cache: Any, law: Tensor, answer: Ids) -> list[float]:
-    laws = [law]
-    if len(answer) > 1:
-        laws.append(_laws_of_each(loaded, cache, _repeated(answer[:-1], len(law)), len(answer) - 1))
-    tokens = torch.from_numpy(answer).to(law.device).expand(len(law), -1)
-    found = torch.cat(laws, dim=1).gather(2, tokens[..., None]).double()
-    return [float(own) for own in found.mean((1, 2))]
-
-
-def _generate(loaded: LoadedModel, cache: Any, law: Tensor, count: int) -> list[list[int]]:
-    """The likeliest tokens of every text one after the other, up to an end of text."""
-    ends = _ends(loaded)
-    new: list[list[int]] = [[] for _ in law]
-    going = set(range(len(law)))
-    while True:
-        tokens = law[:, -1].argmax(-1).tolist()
-        going -= {i for i in going if tokens[i] in ends}
-        for i in going:
-            new[i].append(tokens[i])
-        count -= 1
-        if not going or count == 0:
-            return new
-        # texts that have ended are read on, and what they say is not listened to
-        law = _laws_of_each(loaded, cache, np.array(tokens)[:, None])
-
-
-def _ends(loaded: LoadedModel) -> set[int]:
-    """Tokens that end a text."""
-    config = getattr(loaded.model, "generation_config", None)
-    found = {getattr(loaded.tokenizer, "eos_token_id", None)}
-    named = getattr(config, "eos_token_id", None)
-    found.update(named if isinstance(named, (list, tuple)) else [named])
-    return {int(token) for token in found if token is not None}
-
-
-def _text(loaded: LoadedModel, question: Ids, new: list[int]) -> str:
-    """Text of new tokens; some tokenizers would drop the space before the first one."""
-    tokenizer = loaded.tokenizer
-    before = tokenizer.decode(question.tolist(), skip_special_tokens=True)
-    both = tokenizer.decode([*question.tolist(), *new], skip_special_tokens=True)
-    if both.startswith(before):
-        return str(both[len(before) :])
-    return str(tokenizer.decode(new, skip_special_tokens=True))
-
-
-def _repeated(ids: Ids, count: int) -> Ids:
-    return np.repeat(ids[None], count, axis=0)

@@ -1,11 +1,11 @@
-"""Texts in which needles are hidden: repeated noise, or stretches of any text."""
+"""Items of tasks in tokens: a text with needles in it, a question about them, and the answer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +20,14 @@ from esscher.engine.text.tasks.kinds import (
     ADJECTIVES,
     CITIES,
     NOUNS,
+    TASKS,
     THINGS,
-    Draft,
-    Task,
-    as_task,
-    asked,
     pick,
     pick_coded,
     pick_numbers,
     pick_one,
+    question_after,
 )
-
-if TYPE_CHECKING:
-    from esscher.engine.text.packing import Framing
-
 
 #: Name of the noise, and the sentences that it repeats (those of RULER).
 NOISE = "noise"
@@ -105,16 +99,16 @@ class Haystack:
     def sentence_ends(self, ids: Ids) -> NDArray[np.int64]:
         """Numbers of tokens after which a sentence ends and another can begin; 0 is not one."""
         tokenizer = self.framing.tokenizer
-        found = []
+        ends = []
         for i in range(1, len(ids)):
             text = tokenizer.decode([int(ids[i - 1])])
             if text.endswith(WIDE_ENDS):
-                found.append(i)
+                ends.append(i)
             elif text.rstrip(CLOSING).endswith(ENDS):
                 following = tokenizer.convert_ids_to_tokens(int(ids[i]))
                 if str(following).startswith(SPACES):
-                    found.append(i)
-        return np.array(found, dtype=np.int64)
+                    ends.append(i)
+        return np.array(ends, dtype=np.int64)
 
 
 def as_haystack(framing: Framing, source: HaystackSource, length: int) -> Haystack:
@@ -137,42 +131,33 @@ def as_haystack(framing: Framing, source: HaystackSource, length: int) -> Haysta
     if isinstance(source, str) and source == NOISE:
         once = len(framing.ids(SENTENCES))
         return Haystack(NOISE, framing.ids(" ".join([SENTENCES] * (length // once + 1))), framing)
+    ids: NDArray[Any]
     if isinstance(source, str):
         # half characters would stop the tokenizer
         ids = framing.ids(source.encode("utf-8", "replace").decode())
     else:
-        ids = _given(source, framing)
+        try:
+            ids = np.asarray(source)
+        except (TypeError, ValueError):
+            ids = np.zeros(())
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(
+                f"haystack is {shortened(source)}; it must be {NOISE!r}, a text, or a list of "
+                "token ids"
+            )
+        known = framing.vocabulary
+        if len(ids) and (ids.min() < 0 or (known is not None and ids.max() >= known)):
+            raise InputError(
+                f"the haystack has tokens from {ids.min()} to {ids.max()}, and the model knows 0 "
+                f"to {'its last' if known is None else known - 1}; give tokens of its own tokenizer"
+            )
     if len(ids) < length:
         raise InputError(
             f"the haystack has {len(ids):,} tokens, and {length:,} are needed; give a longer text "
             f"(the text itself, not the name of a file), or {NOISE!r}"
         )
-    return Haystack("text", ids, framing)
+    return Haystack("text", ids.astype(np.int64), framing)
 
-
-def _given(source: Any, framing: Framing) -> Ids:
-    try:
-        ids = np.asarray(source)
-    except (TypeError, ValueError) as error:
-        raise _wrong(source) from error
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise _wrong(source)
-    known = framing.vocabulary
-    if len(ids) and (ids.min() < 0 or (known is not None and ids.max() >= known)):
-        raise InputError(
-            f"the haystack has tokens from {ids.min()} to {ids.max()}, and the model knows 0 to "
-            f"{'its last' if known is None else known - 1}; give tokens of its own tokenizer"
-        )
-    return ids.astype(np.int64)
-
-
-def _wrong(source: object) -> InputError:
-    return InputError(
-        f"haystack is {shortened(source)}; it must be {NOISE!r}, a text, or a list of token ids"
-    )
-
-
-# Items of a task: a text with needles in it, a question about them, and the answer, in tokens.
 
 #: The end of a context has no needle, so that recent tokens do not answer: a share, at least so
 #: many tokens.
@@ -257,40 +242,32 @@ def task_items(
         For an unknown task, a model without a tokenizer, a length that is too short for the
         needles or too long for the model, and a text that is too short.
     """
-    return make_items(
-        loaded, as_task(task), count, length, seed=seed, haystack=haystack, first=first
-    )
-
-
-def make_items(
-    loaded: LoadedModel,
-    task: Task,
-    count: int,
-    length: int,
-    *,
-    seed: int = 0,
-    haystack: HaystackSource = "noise",
-    first: int = 0,
-) -> list[TaskItem]:
-    """Make items of any task; arguments as in :func:`task_items`."""
+    if not isinstance(task, str) or task not in TASKS:
+        raise InputError(f"there is no task {shortened(task)}; choose from {', '.join(TASKS)}")
     count, length, seed = as_dim(count, "count"), as_dim(length, "length"), as_seed(seed)
     first = as_seed(first, "first")
-    framing = framing_of(loaded, True)
-    purpose = f"task {task.name}"
+    framing = framing_of(loaded)
+    purpose = f"task {task}"
     numbers = range(first, first + count)
-    drafts = [task.draft(random_stream(seed, purpose, number)) for number in numbers]
-    hidden = [needle_ids(framing, draft.needles) for draft in drafts]
-    check_length(f"the task {task.name!r}", framing, hidden, length)
+    drafts = [TASKS[task](random_stream(seed, purpose, number)) for number in numbers]
+    needles = [[framing.ids(f" {needle}") for needle in draft.needles] for draft in drafts]
+    check_length(f"the task {task!r}", framing, needles, length)
     hay = as_haystack(framing, haystack, length)
-    start = float(random_stream(seed, f"{purpose} depth").random())
     items = []
-    for number, draft, needles in zip(numbers, drafts, hidden, strict=True):
-        depths = spread_depths((start + GOLDEN * number) % 1.0, len(needles), draft.ordered)
-        context, places = hide(hay, needles, depths, number, length, seed)
-        question, answer = question_ids(framing, draft)
+    for number, draft, hidden in zip(numbers, drafts, needles, strict=True):
+        depths = needle_depths(seed, purpose, number, len(hidden))
+        if draft.ordered:
+            depths.sort()
+        context, places = hide(hay, hidden, depths, number, length, seed)
+        question = framing.ids(draft.question)
+        whole = framing.ids(f"{draft.question} {draft.answer}")
+        if len(whole) > len(question) and np.array_equal(whole[: len(question)], question):
+            answer = whole[len(question) :]
+        else:  # joined, the last token of the question is another one
+            answer = framing.ids(f" {draft.answer}")
         items.append(
             TaskItem(
-                task=task.name,
+                task=task,
                 number=number,
                 haystack=hay.kind,
                 context=context,
@@ -305,16 +282,11 @@ def make_items(
     needed = length + max(len(item.question) + item.max_new for item in items)
     if needed > loaded.max_positions:
         raise InputError(
-            f"the task {task.name!r} with a context of {length:,} tokens takes {needed:,} with its "
+            f"the task {task!r} with a context of {length:,} tokens takes {needed:,} with its "
             f"question and answer, but {loaded.name!r} reads at most {loaded.max_positions:,}; "
             f"give a length of at most {loaded.max_positions - needed + length:,}"
         )
     return items
-
-
-def needle_ids(framing: Framing, needles: Sequence[str]) -> list[Ids]:
-    """Tokens of sentences that follow others."""
-    return [framing.ids(f" {needle}") for needle in needles]
 
 
 def check_length(name: str, framing: Framing, hidden: Sequence[Sequence[Ids]], length: int) -> None:
@@ -340,10 +312,10 @@ def free_end(length: int) -> int:
     return max(FREE_TOKENS, math.ceil(FREE_SHARE * length))
 
 
-def spread_depths(first: float, count: int, ordered: bool) -> list[float]:
-    """Depths of the needles of an item, from 0 to 1, evenly spread from the first one on."""
-    depths = [(first + i / count) % 1.0 for i in range(count)]
-    return sorted(depths) if ordered else depths
+def needle_depths(seed: int, purpose: str, number: int, count: int) -> list[float]:
+    """Depths of an item's needles, from 0 to 1: evenly spread, and over all items golden steps."""
+    first = (float(random_stream(seed, f"{purpose} depth").random()) + GOLDEN * number) % 1.0
+    return [(first + i / count) % 1.0 for i in range(count)]
 
 
 def hide(
@@ -383,16 +355,6 @@ def hide(
         places[i] = (size, size + len(needles[i]))
         size = places[i][1]
     return np.concatenate([*parts, ids[done:]]), tuple(places)
-
-
-def question_ids(framing: Framing, draft: Draft) -> tuple[Ids, Ids]:
-    """Tokens of a question, and those with which its answer goes on."""
-    question = framing.ids(draft.question)
-    both = framing.ids(f"{draft.question} {draft.answer}")
-    if len(both) > len(question) and np.array_equal(both[: len(question)], question):
-        return question, both[len(question) :]
-    # joined, the last token of the question is another one
-    return question, framing.ids(f" {draft.answer}")
 
 
 # Passages for calibrating a plan, whose last tokens look for what the text says.
@@ -437,34 +399,14 @@ def calibration_item(
     """
     length, query_count = as_dim(length, "length"), as_dim(query_count, "query_count")
     number, seed = as_seed(number, "number"), as_seed(seed)
-    framing = framing_of(loaded, True)
+    framing = framing_of(loaded)
     rng = random_stream(seed, PURPOSE, number)
-    facts = _facts(rng)
-    needles = needle_ids(framing, [f"{said} {answer}." for said, _, answer in facts])
-    check_length("a retrieval passage", framing, [needles], length)
-    hay = as_haystack(framing, haystack, length)
-    start = float(random_stream(seed, f"{PURPOSE} depth").random())
-    depths = spread_depths((start + GOLDEN * number) % 1.0, len(needles), False)
-    context, _ = hide(hay, needles, depths, number, length, seed)
-    parts: list[Ids] = [context]
-    while sum(map(len, parts)) < length + query_count:
-        for i in rng.permutation(len(facts)):
-            said, question, answer = facts[i]
-            parts.append(framing.ids(f"{asked(question, said)} {answer}."))
-    ids = np.concatenate(parts)[: length + query_count]
-    is_delimiter = np.isin(ids, framing.delimiters)
-    is_delimiter[: len(framing.prefix)] = True
-    return Passage(number, ids, is_delimiter)
-
-
-def _facts(rng: np.random.Generator) -> list[tuple[str, str, str]]:
-    """Four facts: how each is said, how it is asked for, and the answer."""
     (code,), (amount,) = pick_numbers(rng, 1, 6), pick_numbers(rng, 1, 5)
     (word,) = pick_coded(rng, 1, 3)
     first, second = pick(rng, ADJECTIVES, 2)
     host, home, town = pick(rng, CITIES, 3)
     thing, animal = pick_one(rng, THINGS), pick_one(rng, NOUNS)
-    return [
+    facts = [  # beginning of the statement, question, answer
         (
             f"The code of the {first} {animal} is",
             f"What is the code of the {first} {animal}?",
@@ -486,3 +428,17 @@ def _facts(rng: np.random.Generator) -> list[tuple[str, str, str]]:
             town,
         ),
     ]
+    needles = [framing.ids(f" {beginning} {answer}.") for beginning, _, answer in facts]
+    check_length("a retrieval passage", framing, [needles], length)
+    hay = as_haystack(framing, haystack, length)
+    depths = needle_depths(seed, PURPOSE, number, len(needles))
+    context, _ = hide(hay, needles, depths, number, length, seed)
+    parts: list[Ids] = [context]
+    while sum(map(len, parts)) < length + query_count:
+        for i in rng.permutation(len(facts)):
+            beginning, question, answer = facts[i]
+            parts.append(framing.ids(f"{question_after(question, beginning)} {answer}."))
+    ids = np.concatenate(parts)[: length + query_count]
+    is_delimiter = np.isin(ids, framing.delimiters)
+    is_delimiter[: len(framing.prefix)] = True
+    return Passage(number, ids, is_delimiter)
