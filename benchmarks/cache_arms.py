@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from benchmarks.cache_plans import Calibration, scores_of
-from esscher.engine.cache.budgets import Score
+from esscher.engine.cache.budgets import POWERS, Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
-from esscher.engine.cache.selection import Kept
-from esscher.studies.plan.check import Budgets, KeptLayers, Named, starts
+from esscher.engine.cache.selection import select_keys
+from esscher.engine.cache.storage import Kept
+from esscher.studies.plan.check import Budgets, KeptLayers, Named, sample_start
 
 #: Seeds of the samples that are compared with the first one.
 SEEDS = (1, 2, 3)
@@ -59,16 +60,22 @@ def budgets_arm(
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
         # budgets have a row for every layer that is reduced
-        return {
-            layer: budgets.select_layer(
-                row,
-                scores,
-                certain,
-                [starts(named, seed, layer, g, 1)[0] for g in range(len(scores))],
-                prompt.fit(layer),
-            )
-            for row, (layer, scores) in enumerate(scores_of(prompt, score).items())
-        }
+        out: KeptLayers = {}
+        for row, (layer, scores) in enumerate(scores_of(prompt, score).items()):
+            out[layer] = [
+                select_keys(
+                    budgets.selection,
+                    head,
+                    certain,
+                    int(budgets.tokens[row, g]),
+                    POWERS[budgets.powers[row, g]],
+                    sample_start(named, seed, layer, g),
+                )
+                for g, head in enumerate(scores)
+            ]
+            if budgets.selection == "fitted":
+                out[layer] = prompt.fit(layer, out[layer])
+        return out
 
     return Arm(name, budget, keep, score=score, **about)
 
@@ -77,11 +84,11 @@ def rule_arm(rule: Rule, budget: float, calibration: Calibration) -> Arm:
     """An arm that keeps what a published rule does."""
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
-        looking = prompt.looking
-        found = rule.keep(looking.found(rule), calibration.each(budget))
+        scores = prompt.rule_scores[rule.name]
+        kept = rule.keep(list(scores.values()), calibration.each(budget))
         return {
-            layer: [Kept(index, torch.zeros(len(index))) for index in own]
-            for layer, own in zip(looking.layers, found, strict=True)
+            layer: [Kept(index, torch.zeros(len(index))) for index in heads]
+            for layer, heads in zip(scores, kept, strict=True)
         }
 
     return Arm(rule.name, budget, keep, rule=rule)
@@ -153,10 +160,10 @@ def ablations(
     for budget in budgets:
         plan, _ = calibration.plan(budget)
         others = {
-            "not fitted": replace(plan, selection="sample"),
+            "not fitted": plan._replace(selection="sample"),
             "planned for samples": calibration.plan(budget, selection="sample")[0],
             "planned for samples, one power": calibration.with_one_power(budget),
-            "largest scores": replace(plan, selection="topk"),
+            "largest scores": plan._replace(selection="topk"),
             "planned for largest scores": calibration.plan(budget, selection="topk")[0],
             "sparing three heads": calibration.sparing(budget),
             "by output error": calibration.by_output_error(budget),

@@ -21,8 +21,8 @@ from esscher.core.atomic import write_atomically
 from esscher.core.streams import random_stream
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import Prefilled, Rule, Scorer, Scores
-from esscher.engine.cache.scores import Repetition, combined, observe
+from esscher.engine.cache.published import PromptLayer, Rule
+from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.text import Passage
@@ -34,13 +34,12 @@ from esscher.studies.plan.check import Budgets
 from esscher.studies.plan.effects import (
     DRAWS,
     FITTED,
-    LayerEffects,
-    ObservedPassage,
     PassageEffects,
     average_effects,
     budget_grid,
     layer_effects,
     output_gradients,
+    read_passage,
 )
 from esscher.studies.plan.predict import Predicted, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
@@ -58,59 +57,51 @@ ScoresOf: TypeAlias = dict[int, Tensor]
 Kind: TypeAlias = tuple[Score, Keeping]
 
 
-class LastQueries(Scorer):
-    """Looks on like a rule, and scores tokens as a plan with the score ``last`` does."""
+class LastQueries(Rule):
+    """Scores tokens as a plan with the score ``last`` does, as if it were a rule."""
 
     cite = ""
+    name = "score last"  # type: ignore[assignment]
 
-    @property
-    def name(self) -> str:
-        """Not the name of a rule."""
-        return "score last"
-
-    def look(self, layer: Prefilled) -> Scores:
+    def score(self, layer: PromptLayer) -> Tensor:
         """Scores by the last queries."""
-        return Scores(observe(layer.inputs).score(layer.inputs.v[0]))
+        return prompt_scores(layer.inputs, "last", layer.rotation)
 
 
-class RepeatingQueries(Scorer):
-    """Looks on like a rule, and holds what a plan with the score ``repeat`` needs.
+class RepeatingQueries(Rule):
+    """Observes like a rule what a plan with the score ``repeat`` needs.
 
     Attributes
     ----------
-    found
+    attention
         Attention of the queries that repeat the prompt, by layer and key head.
     """
 
     cite = ""
     reads = "repeat"
+    name = "score repeat"  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self.found: dict[int, list[Repetition]] = {}
+        self.attention: dict[int, list[Repetition]] = {}
 
-    @property
-    def name(self) -> str:
-        """Not the name of a rule."""
-        return "score repeat"
-
-    def look(self, layer: Prefilled) -> Scores:
+    def score(self, layer: PromptLayer) -> Tensor:
         """Add the queries; what is returned is not used."""
         assert layer.repeated is not None
         inputs, (begin, end) = layer.inputs, layer.repeated
         count, group = end - begin, inputs.group
-        own = self.found.setdefault(
+        known = self.attention.setdefault(
             inputs.layer, [Repetition(group, layer.prompt) for _ in range(layer.key_heads)]
         )
         ends = inputs.offset + inputs.q.shape[2] - count + torch.arange(1, count + 1)
         query = inputs.q[0, :, -count:].to(torch.float32) * inputs.scaling
         for g, keys in enumerate(inputs.k[0].to(torch.float32)):
             heads = query[g * group : (g + 1) * group]
-            own[g].add(heads, keys, ends.to(keys.device), inputs.softcap)
-        return Scores(torch.zeros(1, 1))
+            known[g].add(heads, keys, ends.to(keys.device), inputs.softcap)
+        return torch.zeros(1, 1)
 
 
 def watchers(scores: Sequence[Score]) -> list[Rule]:
-    """What has to look on for scores other than ``all``."""
+    """What has to be observed for scores other than ``all``."""
     known: dict[Score, Rule] = {"last": LastQueries(), "repeat": RepeatingQueries()}
     return [known[score] for score in scores if score != "all"]
 
@@ -119,16 +110,13 @@ def scores_of(prompt: ObservedPrompt, score: Score) -> ScoresOf:
     """Scores of a prompt that was read with the score ``all`` and with watchers."""
     if score == "all":
         return prompt.scores
-    looking = prompt.looking
-    (rule,) = [rule for rule in looking.rules if rule.name == f"score {score}"]
     if score == "last":
-        found = looking.found(rule)
-        return {n: own.scores for n, own in zip(looking.layers, found, strict=True)}
-    assert isinstance(rule, RepeatingQueries)
+        return prompt.rule_scores["score last"]
+    (rule,) = [rule for rule in prompt.rules if isinstance(rule, RepeatingQueries)]
     out = {}
-    for layer, repetitions in rule.found.items():
+    for layer, repetitions in rule.attention.items():
         values = prompt.cache.layers[layer].values[0]
-        repeated = [one.score(own) for one, own in zip(repetitions, values, strict=True)]
+        repeated = [head.score(v) for head, v in zip(repetitions, values, strict=True)]
         out[layer] = combined(prompt.scores[layer], torch.stack(repeated))
     return out
 
@@ -198,7 +186,7 @@ class Sources:
 
 def keeping_at(prefix: int, budget: float) -> Keeping:
     """What is kept for certain of a decoder's prompt."""
-    return keeping_for(prefix, True, budget)
+    return keeping_for(prefix, budget)
 
 
 def sizes_for(prefix: int, keeping: Keeping) -> NDArray[np.int64]:
@@ -221,14 +209,13 @@ def measure(
     """
     scores = list(dict.fromkeys(score for score, _ in kinds))
     watching = watchers(scores)
-    observed = ObservedPassage(loaded, passage, prefix, kinds[0][1], "all", watching, asks=False)
-    assert observed.prompt is not None
-    own = {score: scores_of(observed.prompt, score) for score in scores}
+    prompt, reader = read_passage(loaded, passage, prefix, kinds[0][1], "all", watching, fits=False)
+    own = {score: scores_of(prompt, score) for score in scores}
     bits = random_stream(SEED, "plan gradients", number).integers(2**62)
     generator = torch.Generator().manual_seed(int(bits))
-    gradients = output_gradients(loaded, observed.reader.end, DRAWS, generator)
+    gradients = output_gradients(loaded, reader.end, DRAWS, generator)
     sizes = {keeping: sizes_for(prefix, keeping) for _, keeping in kinds}
-    layers: dict[Kind, list[LayerEffects]] = {kind: [] for kind in kinds}
+    layers: dict[Kind, list[Any]] = {kind: [] for kind in kinds}
 
     def look(inputs: LayerInputs) -> None:
         if inputs.window is not None:
@@ -239,14 +226,10 @@ def measure(
             effects = layer_effects(inputs, gradients[inputs.layer], *given)
             layers[score, keeping].append(effects)
 
-    observed.reader.read(look)
+    reader.read(look)
     return {
-        (score, keeping): PassageEffects(
-            effect=np.stack([layer.effect for layer in found]),
-            square=np.stack([layer.square for layer in found]),
-            norm=np.stack([layer.norm for layer in found]),
-        )
-        for (score, keeping), found in layers.items()
+        kind: PassageEffects(*(np.stack(arrays) for arrays in zip(*effects, strict=True)))
+        for kind, effects in layers.items()
     }
 
 

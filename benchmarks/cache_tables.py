@@ -218,8 +218,8 @@ def _wide(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
 
 def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]:
     found = mean_and_interval(np.asarray(values, dtype=float)[:, None], lowest)
-    low, high = found["interval"][0] or (np.nan, np.nan)
-    return {name: found["mean"][0], f"{name}_low": low, f"{name}_high": high}
+    low, high = found.interval[0] or (np.nan, np.nan)
+    return {name: found.mean[0], f"{name}_low": low, f"{name}_high": high}
 
 
 def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:

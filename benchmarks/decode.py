@@ -41,7 +41,7 @@ from esscher.core.memory import MemoryWatch
 from esscher.engine.attention.compiled.kernel import kernel_name
 from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text.packing import first_passages

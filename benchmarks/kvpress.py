@@ -31,16 +31,12 @@ import torch
 import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
 from esscher.core.errors import InputError
-from esscher.engine.cache.cache import reduced_copy
-from esscher.engine.cache.published import (
-    RULES,
-    Looking,
-    Rule,
-    rule_named,
-)
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.budgets import keeping_for
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import RULES, Rule, rule_named
+from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
-from esscher.engine.reading import PassageReader, compare_laws, read_prompt
+from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.packing import first_passages
 from esscher.studies.plan.check import paired_ratio
 
@@ -93,21 +89,22 @@ def measure_ours(
     """Divergences of our rules; returns masks of tokens."""
     masks: dict[str, np.ndarray] = {}
     for number, passage in enumerate(passages):
-        looking = Looking(loaded, rules, prefix)
-        dense_cache = read_prompt(loaded, torch.from_numpy(passage.ids[:prefix]), looking.watch)
-        reader = PassageReader(loaded, passage, prefix, dense_cache)
-        looking.repeat(torch.from_numpy(passage.ids[:prefix]), reader.cache)
+        ids, keeping = passage.ids[:prefix], keeping_for(prefix)
+        prompt = ObservedPrompt(loaded, ids, keeping, "last", rules, fits=False)
+        reader = PassageReader(loaded, passage, prefix, prompt.cache)
         dense = reader.read(lambda inputs: None).end
         for rule in rules:
-            kept = rule.keep(looking.found(rule), each)
+            scores = prompt.rule_scores[rule.name]
+            kept = rule.keep(list(scores.values()), each)
             mask = np.zeros((len(kept), len(kept[0]), prefix), dtype=bool)
             for layer, row in enumerate(kept):
                 for g, index in enumerate(row):
                     mask[layer, g, index.numpy()] = True
-            cache = reduced_copy(
-                loaded,
-                reader.cache,
-                lambda layer, _, kept=kept: [Kept(i, torch.zeros(len(i))) for i in kept[layer]],
+            cache = prompt.reduced(
+                {
+                    layer: [Kept(index, torch.zeros(len(index))) for index in heads]
+                    for layer, heads in zip(scores, kept, strict=True)
+                }
             )
             other = reader.read(lambda inputs: None, cache).end
             kl = compare_laws(dense, other, reader.next_tokens)["kl"]

@@ -65,7 +65,7 @@ def told(found: Sweep) -> dict[str, Any]:
                 "predicted": None if fit.predicted is None else round(fit.predicted, 5),
             }
             for s in range(len(found.scales))
-            for fit in [found.fit(metric, s)]
+            for fit in [found.rate(metric, s)]
         ]
         for metric in METRICS
     }

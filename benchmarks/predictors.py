@@ -30,8 +30,14 @@ import pandas as pd
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.statistics.records import rate_class
-from esscher.studies.probe.assemble import PREDICTED, PREDICTED_SLOW, predicted_slow, with_flags
-from esscher.studies.probe.result import PREDICTORS, ProbeHead, predictor_table
+from esscher.studies.probe.assemble import (
+    PREDICTED,
+    PREDICTED_SLOW,
+    predicted_exponents,
+    significant,
+    with_flags,
+)
+from esscher.studies.probe.result import ProbeHead
 
 RESULTS = Path(__file__).parent / "results" / "predictors.json"
 METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
@@ -46,9 +52,9 @@ FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
     "H > 1 (was: horizon)": lambda head, top: head.horizon > 1,
     "burn-in above n_max (was: burn-in)": lambda head, top: head.log_burn_in > np.log(top),
     "over 10% of queries frozen (was: frozen)": lambda head, top: head.frozen_share > 0.1,
-    "median query below 4 tokens (was: hardmax)": lambda head, top: head.ess.median < 4,
+    "median query below 4 tokens (was: hardmax)": lambda head, top: head.ess["median"] < 4,
     "over 30% in sinks (was: sinks)": lambda head, top: (
-        head.sinks.share + head.delimiter_share > 0.3
+        head.sink_share + head.delimiter_share > 0.3
     ),
     "k-hat above 1/2 (was: slow tail)": lambda head, top: head.khat.k > 0.5,
 }
@@ -64,6 +70,78 @@ NOISE: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "curve, heads off by more than 15%": lambda x: f"{x['off']}",
 }
+
+
+#: The trivial predictor of an exponent.
+CONSTANT = "always 1/2"
+#: Predictors of an exponent: column of the table of heads and name, by metric.
+PREDICTORS = {
+    "mean": {
+        "predicted_mean": "predicted on the range",
+        "constant": CONSTANT,
+        "sharp": "Gaussian, conjectured",
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+    "cov": {
+        "predicted_cov": "predicted on the range",
+        "constant": CONSTANT,
+        "sharp": "Gaussian, conjectured",
+    },
+    "map": {
+        "predicted_map": "predicted on the range",
+        "constant": CONSTANT,
+        "paper_reference": "published reference",
+        "paper_bound": "published bound",
+    },
+}
+#: Resamples of the heads, and fewest of which an interval is made.
+HEAD_RESAMPLES, FEWEST_HEADS = 1000, 4
+
+
+def predictor_table(heads: pd.DataFrame) -> pd.DataFrame:
+    """Mean absolute error and skill of each predictor, smallest error first, by metric.
+
+    Skill is ``1 - MAE / MAE(always 1/2)``, both over the same heads: 0 is as good as the constant,
+    1 is perfect. Its 95% interval resamples heads in pairs of errors. The measured exponents have
+    noise of their own, which no predictor can know: it keeps every skill below 1.
+
+    Parameters
+    ----------
+    heads
+        Measured and predicted exponents, one row per head.
+    """
+    rows = []
+    for metric, predictors in PREDICTORS.items():
+        measured = heads[metric].to_numpy(dtype=float)
+        some: list[dict[str, Any]] = []
+        for column, name in predictors.items():
+            constant = column == "constant"
+            predicted = np.full(len(heads), 0.5) if constant else heads[column].to_numpy(float)
+            known = np.isfinite(measured) & np.isfinite(predicted)
+            if not known.any():
+                continue
+            error, trivial = np.abs(predicted - measured)[known], np.abs(0.5 - measured)[known]
+            low = high = None
+            if not constant and len(error) >= FEWEST_HEADS and trivial.any():
+                rng = random_stream(0, "skill")
+                picks = rng.integers(len(error), size=(HEAD_RESAMPLES, len(error)))
+                below = trivial[picks].mean(axis=1)
+                ratio = error[picks].mean(axis=1)[below > 0] / below[below > 0]
+                low, high = np.quantile(1 - ratio, [0.025, 0.975]).tolist()
+            skill = float(1 - error.mean() / trivial.mean()) if trivial.mean() > 0 else None
+            some.append(
+                {
+                    "metric": metric,
+                    "predictor": name,
+                    "mean absolute error": float(error.mean()),
+                    "skill": skill,
+                    "skill_low": low,
+                    "skill_high": high,
+                }
+            )
+        rows += sorted(some, key=lambda row: row["mean absolute error"])
+    return pd.DataFrame(rows)
 
 
 def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
@@ -85,8 +163,8 @@ def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
 
 def worst_ratio(head: ProbeHead, metric: str) -> float:
     """Largest distance, over the sizes, of the predicted from the measured curve."""
-    assert head.curve is not None
-    ratio = np.array(head.predicted_error[metric].error) / np.array(head.curve[metric].mean)
+    assert head.fit is not None
+    ratio = np.array(head.predicted_error[metric].error) / np.array(head.fit[metric].mean)
     with np.errstate(divide="ignore"):
         return float(np.abs(np.log(ratio)).max())
 
@@ -167,14 +245,13 @@ def noise(runs: dict[str, Any], folders: dict[str, Path]) -> list[dict[str, Any]
 
 def _misses(head: ProbeHead, metric: str) -> list[float]:
     """Standard errors of the two exponents, their difference, and the ratios of the curves."""
-    assert head.curve is not None
     assert head.fit is not None
     predicted, fit = head.predicted_error[metric], head.fit[metric]
-    ratios = np.array(predicted.error) / np.array(head.curve[metric].mean)
+    ratios = np.array(predicted.error) / np.array(fit.mean)
     return [
         float(fit.standard_error or np.nan),
         float(predicted.exponent_error or np.nan),
-        float(head.predicted_exponent(metric) or np.nan) - fit.exponent,
+        float(head.predicted_exponent(metric)[0] or np.nan) - fit.exponent,
         *ratios.tolist(),
     ]
 
@@ -190,7 +267,9 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
         slow_ones = {
             id(probe.heads[i])
             for probe in runs.values()
-            for i, _ in predicted_slow(probe.heads, metric)
+            for i in significant(
+                predicted_exponents(probe.heads, metric), PREDICTED_SLOW, below=True
+            )
         }
         raised = {name: lambda head, top, slow=slow_ones: id(head) in slow}
         for name, flag in {**raised, **FLAGS}.items():
@@ -210,7 +289,7 @@ def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
         for head in probe.heads:
             off = bool(worst_ratio(head, "mean") > np.log1p(OFF))
             into = hits_off if off else hits_fine
-            into[0] += int((head.ess.median < FEW) == off)
+            into[0] += int((head.ess["median"] < FEW) == off)
             into[1] += 1
     rows.append(
         {

@@ -96,7 +96,7 @@ def describe(command: click.Command, name: str = "esscher") -> CommandPage:
         for parameter in command.get_params(context)
         if isinstance(parameter, click.Option)
     ]
-    inside = command.commands if isinstance(command, click.Group) else {}
+    inside = commands_of(command, context) if isinstance(command, click.Group) else {}
     return CommandPage(
         name=name,
         usage=" ".join(command.collect_usage_pieces(context)),
@@ -107,9 +107,16 @@ def describe(command: click.Command, name: str = "esscher") -> CommandPage:
     )
 
 
+def commands_of(group: click.Group, context: click.Context) -> dict[str, click.Command]:
+    """The commands of a group, each imported."""
+    commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in commands.items() if command is not None}
+
+
 def describe_all(group: click.Group, name: str = "esscher") -> list[CommandPage]:
     """Take a group apart, and its commands."""
-    inside = [describe(command, f"{name} {called}") for called, command in group.commands.items()]
+    commands = commands_of(group, click.Context(group))
+    inside = [describe(command, f"{name} {called}") for called, command in commands.items()]
     return [describe(group, name), *inside]
 
 

@@ -18,7 +18,7 @@ LISTS = {"--sizes", "--spectrum", "--tau", "--alpha"}
 
 def cases():
     for name in COMMANDS:
-        for option in main.commands[name].params:
+        for option in main.get_command(None, name).params:
             written = option.opts[-1]
             if option.type is click.FLOAT or written in LISTS:
                 values = ["nan", "inf", "1e400", "x"]
@@ -47,21 +47,6 @@ def test_numbers_out_of_range_are_usage_errors(name, option, value):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["theory", "--horizon=0.5", "--dim=100000"],
-        ["sweep", "gaussian", "--horizon=0.5", "--dim=100000", "--sizes=16,32"],
-        ["sweep", "mixture", "--horizon=0.5", "--dim=100000", "--sizes=16,32"],
-    ],
-)
-def test_a_dimension_beyond_the_memory_is_named_before_it_is_taken(words):
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2
-    assert "dim is 100000" in result.output
-    assert "GB of memory" in result.output
-
-
-@pytest.mark.parametrize(
     "error",
     [
         MemoryError("Unable to allocate 74.5 GiB for an array"),
@@ -77,11 +62,3 @@ def test_too_little_memory_is_a_message(error, monkeypatch):
     assert result.exit_code == 2
     assert "not enough memory" in result.output
     assert str(error) in result.output
-
-
-def test_other_errors_are_not_taken_for_too_little_memory(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("a mistake of ours")
-
-    monkeypatch.setattr("esscher.cli.theory.predict", fail)
-    assert isinstance(CliRunner().invoke(main, ["theory", "--horizon=0.5"]).exception, RuntimeError)

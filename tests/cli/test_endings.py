@@ -15,14 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli import endings, main
-from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED, Terminated
+from esscher.cli import main
+from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, measure
 from esscher.studies.sweep import sweep as run_sweep
 from esscher.studies.sweep.measure import METRICS
-from tests import conftest
 
 SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
 ENVIRONMENT = os.environ | {
@@ -70,22 +69,6 @@ def test_a_stored_run_asks_to_be_queued_again(
     assert run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run")).exit_code == 0
 
 
-def test_without_a_run_there_is_nothing_to_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminate_at(monkeypatch, 1)
-    result = run(*SWEEP, "--replicates", "3")
-    assert result.exit_code == TERMINATED == 128 + signal.SIGTERM
-    assert "Nothing is stored" in result.output
-    assert "nothing to resume" in result.output
-
-
-def test_the_site_may_have_another_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminate_at(monkeypatch, 0)
-    monkeypatch.setenv(REQUEUE_VARIABLE, "99")
-    result = run(*SWEEP, "--replicates", "3", "--out", str(tmp_path / "run"))
-    assert result.exit_code == 99
-    assert "exit code 99" in result.output
-
-
 @pytest.mark.parametrize("value", ["0", "2", "130", "256", "-1", "7.5", "requeue", "\u0667"])
 def test_a_bad_code_is_an_error_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
@@ -115,8 +98,8 @@ def test_a_second_signal_does_not_break_the_ending(
     terminate_at(monkeypatch, 2, times=2)
     result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
     assert result.exit_code == REQUEUE
-    assert ended == [Terminated]
-    assert "stopped (Terminated): 2 of 4" in (tmp_path / "run" / "run.log").read_text()
+    assert ended == [KeyboardInterrupt]
+    assert "stopped (KeyboardInterrupt): 2 of 4" in (tmp_path / "run" / "run.log").read_text()
     assert load(tmp_path / "run").replicates == 2
 
 
@@ -138,76 +121,19 @@ def test_the_signal_counts_whatever_became_of_its_exception(
     assert "Run the same command again" in result.output
 
 
-def test_while_results_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from esscher.cli import study as command
-
-    out = ("--replicates", "3", "--no-predict", "--out", str(tmp_path / "run"))
-    monkeypatch.setattr(command, "print_result", lambda *a: signal.raise_signal(signal.SIGTERM))
-    result = run(*SWEEP, *out)
-    assert result.exit_code == REQUEUE
-    assert load(tmp_path / "run").complete
-    monkeypatch.setattr(command, "print_result", lambda *a: signal.raise_signal(signal.SIGINT))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert run(*SWEEP, *out).exit_code == STOPPED
-
-
-def test_ctrl_c_counts_whatever_became_of_its_exception(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the import of an extension module, which is done when it is first needed."""
-
-    def importing(*arguments, **options):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise ImportError("numpy._core.multiarray failed to import") from None
-
-    monkeypatch.setattr("esscher.cli.theory.predict", importing)
-    result = run("theory", "--horizon", "0.5")
-    assert result.exit_code == STOPPED
-    assert result.stderr == "Stopped.\n"
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
-def test_an_ignored_ctrl_c_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a background job of a script: Ctrl-C is meant for others."""
-
-    @click.command()
-    def pressed() -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setitem(main.commands, "pressed", pressed)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert run("pressed").exit_code == 0
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        # tests want to press it all the same
-        conftest.pytest_configure()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.command()
     def terminated() -> None:
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setitem(main.commands, "terminated", terminated)
-    assert run("terminated").exit_code == TERMINATED
+    result = run("terminated")
+    assert result.exit_code == TERMINATED == 128 + signal.SIGTERM
+    assert "Nothing is stored" in result.output
+    assert "nothing to resume" in result.output
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert run("theory", "--horizon", "0.5").exit_code == 0
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-def test_the_line_that_resumes_can_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "a run"
-    monkeypatch.setattr(sys, "argv", ["/usr/lib/esscher/__main__.py", "sweep", "--out", str(out)])
-    command = f"python -m esscher sweep --out '{out}'"
-    text = endings.how_to_resume(KeyboardInterrupt(), out)
-    assert text == f"Stopped before {out} was made. Run the same command again:\n  {command}"
-    out.mkdir()
-    (out / "config.json").write_text("{}")
-    text = endings.how_to_resume(KeyboardInterrupt(), out)
-    assert text == f"Stopped in {out}. Run the same command again to resume:\n  {command}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,18 +10,10 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from esscher.core.errors import InputError
-from esscher.engine.text.documents import read_text
 from esscher.runs import open_run
 from esscher.studies.plan.generate import (
-    DEMO_PROMPT,
-    PARAGRAPH,
     SAVINGS,
-    read_plan,
-    read_prompt,
-    read_savings,
 )
-from esscher.studies.plan.view import summary
 from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
@@ -96,26 +83,6 @@ def test_text_alone_on_standard_output(here: Path) -> None:
     assert len(before_next(said).splitlines()) == 4
 
 
-def test_the_object(here: Path) -> None:
-    result = run(*asked(*SMALL, "--json"))
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    found = json.loads(result.stdout)
-    assert (found["tokens"], found["new_tokens"]) == (151, 12)
-    assert len(found["token_ids"]) == 12
-    assert found["model"] == "model"
-    assert 0.4 < found["kept"] < 0.7
-    assert found["cache_bytes"] > 0
-    loaded = esscher.load_model("model").shape
-    assert found["dense_bytes"] == 162 * 8 * loaded.layers * loaded.key_heads * loaded.head_dim
-    for name in ("seconds", "tokens_per_second"):
-        assert set(found[name]) == {"prompt", "decode"}
-        assert min(found[name].values()) > 0
-    assert found["peak_memory"] > 10**7
-    assert found["peak_of"] in ("run", "process")
-    assert (found["decode"], found["length"], found["chunk"]) == ("keep", None, None)
-
-
 def test_it_is_what_the_library_gives(here: Path) -> None:
     loaded = esscher.load_model("model")
     cache = esscher.load("plan.json").cache(loaded, seed=3, decode="budget", chunk=50)
@@ -141,12 +108,6 @@ def test_dense_needs_no_plan(here: Path) -> None:
     assert "decode" not in found
 
 
-def test_a_prompt_from_standard_input(here: Path) -> None:
-    text = (here / "prompt.txt").read_text()
-    options = ("generate", "model", "--plan", "plan.json", "--prompt", "-", *SMALL)
-    assert run(*options, text=text).stdout == run(*asked(*SMALL)).stdout
-
-
 def test_a_comparison(here: Path) -> None:
     result = run(*asked(*SMALL, "--compare"))
     assert result.exit_code == 0, result.output
@@ -166,32 +127,6 @@ def test_a_comparison(here: Path) -> None:
     assert set(rows) == {"prompt, seconds", "generated, tokens/s", "cache", "peak memory"}
     ratio = found["plan"]["cache_bytes"] / found["dense"]["cache_bytes"]
     assert float(rows["cache"]["plan / dense"]) == pytest.approx(ratio, rel=0.01)
-
-
-def test_the_same_text(here: Path) -> None:
-    result = run(*asked("--max-new-tokens", "1", "--compare"))
-    assert result.exit_code == 0, result.output
-    assert "Both texts are the same, 1 token:" in result.stdout
-    rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
-    assert rows["generated, tokens/s"] == {
-        "what": "generated, tokens/s",
-        "dense": "",
-        "plan": "",
-        "plan / dense": "",
-    }
-
-
-def test_draws(here: Path) -> None:
-    options = ("--temperature", "3", *SMALL)
-    first, same, other = (run(*asked(*options, "--seed", seed)).stdout for seed in "112")
-    assert first == same != other
-
-
-def test_weights_of_another_type_are_noted(here: Path) -> None:
-    result = run(*asked(*SMALL, "--dtype", "bfloat16"))
-    assert result.exit_code == 0, result.output
-    assert "Note: 'model' has the same weights in bfloat16 instead of float32" in result.stderr
-    assert "Warning" not in result.stderr
 
 
 def test_a_saved_cache(here: Path, tmp_path: Path) -> None:
@@ -223,29 +158,15 @@ def test_a_plan_for_other_weights(here: Path) -> None:
 
 
 BAD = [
-    (("--max-new-tokens", "0"), "max_new_tokens is 0"),
-    (("--max-new-tokens", "256"), "reads at most 256 tokens"),
-    (("--prompt", "nowhere.txt"), "no file 'nowhere.txt'"),
-    (("--prompt", "empty.txt"), "'empty.txt' has no text in it"),
-    (("--prompt", "model"), "'model' is a directory"),
     (("--prompt", "binary.txt"), "is not"),
     (("--plan", "nowhere.json"), "nowhere.json does not exist"),
     (("--plan", "broken.json"), "broken.json"),
     (("--plan", "sweep.json"), "sweep.json holds a result of esscher sweep, not a plan"),
     (("--plan", "other"), "other"),
-    (("--seed", "-1"), "seed is -1"),
     (("--chunk", "-5"), "chunk is -5"),
-    (("--temperature", "0"), "temperature is 0"),
-    (("--temperature", "nan"), "temperature is nan"),
     (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
-    (("--dense", "--compare"), "--compare generates both ways"),
-    (("--dense", "--decode", "keep"), "--decode: only for the cache of a plan"),
     (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
-    (("--dense", "--save-cache", "x"), "--save-cache: only for the cache"),
     (("--save-cache", "model"), "is a directory"),
-    (("--save-cache", "prompt.txt/x"), "prompt.txt is a file"),
-    (("--dtype", "float13"), "dtype is 'float13'"),
-    (("--revision", "main"), "is not a name on the hub"),
 ]
 
 
@@ -267,6 +188,24 @@ def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], sa
     assert sorted(here.rglob("*")) == before
 
 
+def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
+    """What a comparison took is kept with the run, and the report shows it."""
+    options = {"budget": 0.5, "prefix": 120, "passages": 2, "query_count": 12, "progress": False}
+    esscher.plan("model", [random_words(1500, seed=1)], out=tmp_path / "run", **options)
+    result = run(
+        "generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:], "--compare"
+    )
+    assert result.exit_code == 0, result.output
+    assert f"For esscher report: {tmp_path / 'run' / SAVINGS}" in result.stderr
+    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html"))
+    assert page.exit_code == 0, page.output
+    assert "tokens per second instead of" in (tmp_path / "report.html").read_text()
+    (tmp_path / "run" / SAVINGS).write_text('{"tokens": -1}')
+    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "again.html"))
+    assert page.exit_code == 2
+    assert "generated.json is damaged" in " ".join(page.output.split())
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -279,105 +218,3 @@ def test_bad_models(here: Path, no_weights: None, model: str, said: str) -> None
     result = run("generate", model, *asked()[2:])
     assert result.exit_code == 2, result.output
     assert said in " ".join(result.stderr.split())
-
-
-def test_a_plan_is_missing(here: Path, no_weights: None) -> None:
-    result = run("generate", "model", "--prompt", "prompt.txt")
-    assert result.exit_code == 2
-    assert "give --plan plan.json" in " ".join(result.stderr.split())
-
-
-def test_an_empty_standard_input(here: Path, no_weights: None) -> None:
-    options = ("generate", "model", "--dense", "--prompt", "-")
-    result = run(*options, text="\n")
-    assert result.exit_code == 2
-    assert "'standard input' has no text in it" in result.stderr
-
-
-def test_without_torch(here: Path) -> None:
-    """Importing torch takes longer than a user should wait for what is wrong."""
-    commands = [asked(*options) for options, _ in BAD]
-    commands += [("generate", model, *asked()[2:]) for model in ("encoder", "layers")]
-    code = (
-        "import sys\n"
-        "from click.testing import CliRunner\n"
-        "from esscher.cli.program import main\n"
-        f"codes = {{CliRunner().invoke(main, command).exit_code for command in {commands!r}}}\n"
-        "print(codes, [name for name in ('torch', 'transformers') if name in sys.modules])"
-    )
-    start = [sys.executable, "-c", code]
-    done = subprocess.run(start, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{2} []"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_ctrl_c_ends_it(here: Path) -> None:
-    code = "from esscher.cli import main; print('ready', flush=True); main()"
-    words = ["generate", "model", "--dense", "--prompt", "-"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(2)  # it waits for the prompt
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert err.strip() == "Stopped."
-
-
-def test_a_demo_text_is_a_prompt():
-    whole = "".join(piece.text for piece in read_text("demo:code", limit_chars=DEMO_PROMPT))
-    text = read_prompt("demo:code")
-    assert len(text) > DEMO_PROMPT / 2
-    assert whole.startswith(text + PARAGRAPH)
-    assert PARAGRAPH not in whole[len(text) + len(PARAGRAPH) :]
-    with pytest.raises(InputError, match="there is no text 'demo:nothing'"):
-        read_prompt("demo:nothing")
-
-
-def test_prompts_of_any_length_are_not_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("word " * 100)
-    assert read_prompt(str(tmp_path / "a.txt"), 500) == "word " * 100
-    with pytest.raises(InputError, match="more than 499 characters"):
-        read_prompt(str(tmp_path / "a.txt"), 499)
-
-
-def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
-    made = esscher.plan(
-        "model",
-        [random_words(1500, seed=1)],
-        budget=0.5,
-        prefix=120,
-        passages=2,
-        query_count=12,
-        progress=False,
-        out=tmp_path / "run",
-    )
-    assert read_plan(tmp_path / "run").budgets == made.budgets
-    result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
-    assert result.exit_code == 0, result.output
-    # what a comparison took is kept with the run, and the report shows it
-    result = run(
-        "generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL, "--compare")[4:]
-    )
-    assert result.exit_code == 0, result.output
-    assert f"For esscher report: {tmp_path / 'run' / SAVINGS}" in result.stderr
-    found = esscher.load(tmp_path / "run")
-    savings = read_savings(found.folder)
-    assert savings is not None
-    assert savings.dense.cache_bytes > savings.planned.cache_bytes
-    cards = [card for card in summary(found, "run").cards if "generate --compare" in card.note]
-    assert cards[0].label.startswith("tokens per second instead of")
-    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html"))
-    assert page.exit_code == 0, page.output
-    assert "tokens per second instead of" in (tmp_path / "report.html").read_text()
-    (tmp_path / "run" / SAVINGS).write_text('{"tokens": -1}')
-    page = run("report", str(tmp_path / "run"), "-o", str(tmp_path / "again.html"))
-    assert page.exit_code == 2
-    assert "generated.json is damaged" in " ".join(page.output.split())

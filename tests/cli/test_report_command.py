@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -55,17 +54,6 @@ def test_a_report_is_written_where_it_was_asked_for(place: Path) -> None:
     assert "esscher sweep gaussian --horizon 0.5" in text
     # again, over itself
     assert run("report", place / "runs" / "one", "-o", path).exit_code == 0
-
-
-def test_the_default_place_and_a_directory_of_runs(place: Path) -> None:
-    assert run("report", place / "runs" / "one").exit_code == 0
-    assert (place / "runs" / "one" / "report.html").exists()
-    # the run is still one
-    assert run("show", place / "runs" / "one").exit_code == 0
-    result = run("report", place / "runs", "-o", place / "all.html")
-    assert result.exit_code == 0, result.output
-    text = (place / "all.html").read_text("utf-8")
-    assert text.count('<article class="run"') == 2
 
 
 def test_other_files_are_not_overwritten(place: Path) -> None:
@@ -121,27 +109,3 @@ def test_a_run_without_results_does_not_keep_others_from_their_report(place: Pat
     refused(run("report", place / "runs", "-o", path), "no results yet")
     refused(run("report", two, "-o", path), "no results yet")
     assert not path.exists()
-
-
-def test_a_run_that_is_not_complete_says_so(place: Path) -> None:
-    two = place / "runs" / "two"
-    sorted((two / "parts").iterdir())[-1].unlink()
-    result = run("report", two, "-o", place / "page.html")
-    assert result.exit_code == 0, result.output
-    text = (place / "page.html").read_text("utf-8")
-    assert "<strong>Not complete.</strong>" in text
-    assert '<dd class="value">3</dd>' in text  # replicates that are there
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_place_that_cannot_be_written(place: Path) -> None:
-    (place / "locked").mkdir(mode=0o500)
-    refused(run("report", place / "runs" / "one", "-o", place / "locked" / "page.html"), "locked")
-
-
-def test_a_place_below_a_file(place: Path) -> None:
-    (place / "file").write_text("")
-    # said before any run is read
-    below = place / "file" / "page.html"
-    refused(run("report", place / "runs" / "none", "-o", below), "is a file, not a directory")
-    assert sorted(p.name for p in place.iterdir()) == ["file", "runs"]

@@ -10,7 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -19,8 +18,6 @@ from esscher.cli import main
 from esscher.core.shown import with_error
 from esscher.runs.folder import run_lock
 from esscher.runs.registry import load
-from esscher.studies.sweep import measure
-from esscher.studies.sweep import sweep as run_sweep
 from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
@@ -30,24 +27,6 @@ MEASURED = (*SMALL, "--no-predict")
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments), env={"COLUMNS": "200"})
-
-
-def test_sweep_prints_json() -> None:
-    result = run("sweep", "gaussian", *SMALL, "--alpha", "0.5:2:3", "--seed", "4", "--json")
-    assert result.exit_code == 0, result.output
-    out = json.loads(result.stdout)
-    assert out["sizes"] == [10, 30, 90]
-    assert out["law"] == "gaussian"
-    assert out["replicates"] == 3
-    assert [scale["alpha"] for scale in out["scales"]] == pytest.approx([0.5, 1.0, 2.0])
-    assert [scale["horizon"] for scale in out["scales"]] == pytest.approx([0.25, 0.5, 1.0])
-    head = esscher.gaussian_head(0.5, 2)
-    curve = run_sweep(head, [10, 30, 90], 3, 4, alpha=np.geomspace(0.5, 2, 3))
-    for metric in ("mean", "cov", "map"):
-        entry = out["scales"][1][metric]
-        assert entry["mean"] == curve.mean(metric)[1].tolist()
-        assert entry["median"] == curve.median(metric)[1].tolist()
-        assert entry["standard_error"] == curve.standard_error(metric)[1].tolist()
 
 
 def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
@@ -119,14 +98,11 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("law", ["mixture", "sphere", "cube", "signs", "laplace", "student"])
 def test_other_laws_can_be_swept(law: str) -> None:
-    result = run("sweep", law, *SMALL, "--queries", "population", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["configuration"]["head"]["law"] == law
-
-
-def test_spectrum_and_tau(tmp_path: Path) -> None:
     shape = ("--spectrum", "1.5,0.7", "--tau", "0.5", "--sizes", "10,20", "--replicates", "2")
-    out = json.loads(run("sweep", "gaussian", *shape, "--json").stdout)
+    result = run("sweep", law, *shape, "--queries", "population", "--json")
+    assert result.exit_code == 0, result.output
+    out = json.loads(result.stdout)
+    assert out["configuration"]["head"]["law"] == law
     assert out["scales"][0]["horizon"] == pytest.approx(1.5)
 
 
@@ -148,50 +124,23 @@ BAD = [
     (("sweep", "gaussian", *SMALL, "--precision", "0"), "precision is 0"),
     (("show", "nowhere"), "nowhere"),
     (("ls", "nowhere"), "nowhere"),
+    (("sweep", "gaussian", *SMALL, "--sizes", "100:1e18:2"), "a sample of that"),
+    (("sweep", "gaussian", *SMALL, "--seed", "9" * 41), "seed is a whole number of 137 bits"),
+    (("sweep", "gaussian", *SMALL, "--scheduler", "foo://x"), "there is no scheduler at foo://x"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD)
-def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], words: str) -> None:
-    result = run(*arguments)
+def test_bad_input_is_one_clear_error_before_anything_is_written(
+    arguments: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    out = ("--out", str(tmp_path / "run")) if arguments[0] == "sweep" else ()
+    result = run(*arguments, *out)
     assert result.exit_code == 2, result.output
     assert "Error:" in result.output
     assert words in result.output
     assert "Traceback" not in result.output
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--sizes", "100:1e18:2"), "sizes go up to 1,000,000,000,000,000,000; a sample of that"),
-        (("--seed", "9" * 41), "seed is a whole number of 137 bits"),
-        (("--workers", "100000"), "workers is 100000"),
-        (("--scheduler", "foo://x"), "there is no scheduler at foo://x"),
-    ],
-)
-def test_nothing_is_written_before_it_is_checked(
-    tmp_path: Path, options: tuple[str, ...], words: str
-) -> None:
-    result = run("sweep", "gaussian", *SMALL, *options, "--out", str(tmp_path / "run"))
-    assert result.exit_code == 2, result.output
-    assert words in result.output
     assert not list(tmp_path.iterdir())
-
-
-def test_another_configuration_and_a_damaged_part_are_clear_errors(tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "run"))
-    assert run("sweep", "gaussian", *SMALL, *out).exit_code == 0
-    result = run("sweep", "gaussian", *SMALL, *out, "--seed", "5")
-    assert result.exit_code == 2
-    assert "seed: stored 0, now 5" in result.output
-    part = tmp_path / "run" / "parts" / "replicate-000001.parquet"
-    part.write_bytes(part.read_bytes()[:-9])
-    for arguments in (("sweep", "gaussian", *SMALL, *out), ("show", str(tmp_path / "run"))):
-        result = run(*arguments)
-        assert result.exit_code == 2
-        assert f"{part.with_suffix('.json')} is damaged" in result.output
-    part.unlink()
-    assert run("sweep", "gaussian", *SMALL, *out).exit_code == 0
 
 
 CHILD = """
@@ -226,13 +175,3 @@ def test_a_stopped_sweep_says_how_to_resume(
     done = load(out).replicates
     assert f"Stopped with {done} replicates stored in {out}" in error
     assert f"esscher sweep gaussian {' '.join(shape)} --out '{out}'" in error
-
-
-def test_a_stopped_sweep_without_a_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(plan: object, replicate: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure_replicate", stopped)
-    result = run("sweep", "gaussian", *SMALL)
-    assert result.exit_code == 130
-    assert "Nothing is stored" in result.output

@@ -30,12 +30,6 @@ def test_memory_that_was_freed_counts_for_its_own_watch_alone() -> None:
     assert after.bytes < most.bytes - 150 * MB
 
 
-def test_a_system_that_cannot_begin_anew(tmp_path: Path) -> None:
-    found = MemoryWatch(clear=tmp_path / "missing").peak
-    assert found.whole
-    assert found.bytes is None or found.bytes > MB
-
-
 @pytest.mark.parametrize("text", ["", "VmHWM:\n", "VmHWM: much kB\n", "VmRSS: 12 kB\n"])
 def test_a_system_that_tells_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "clear").write_text("")

@@ -77,13 +77,3 @@ def test_the_guides_study_in_other_processes(guide, files, tmp_path):
     one = json.loads(run("norms", *files, "--json").stdout)
     two = json.loads(run("norms", *files, "--workers", "2", "--json").stdout)
     assert one["layers"] == two["layers"]
-
-
-def test_damage_is_named(guide, files, tmp_path):
-    out = tmp_path / "run"
-    assert run("norms", *files, "--layers", "0", "--out", str(out)).exit_code == 0
-    results = json.loads((out / "results.json").read_text())
-    results["layers"][0]["norms"][1] = "long"
-    (out / "results.json").write_text(json.dumps(results))
-    with pytest.raises(InputError, match=r"layers\[0\]\.norms\[1\] is 'long'; it must be a number"):
-        esscher.load(out)

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 import pytest
 
 import esscher
-from esscher.runs.result import Result
 
 #: Classes that a call or a command of the package returns, and that print a table.
 RESULTS = tuple(
     getattr(esscher.results, name) for name in esscher.results.__all__ if name != "Result"
 )
-SHOWN = (*RESULTS, esscher.theory.Curve, esscher.theory.Prediction, esscher.theory.Rate)
 HOSTILE = "<script>alert('x')</script>"
-
-
-def classes() -> Iterator[type]:
-    """Every class of the package that has HTML of its own."""
-    seen: set[type] = set()
-    for module in pkgutil.walk_packages(esscher.__path__, "esscher."):
-        if module.name.endswith("__main__"):
-            continue
-        for _, thing in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
-            if thing.__module__.startswith("esscher") and "_repr_html_" in dir(thing):
-                seen.add(thing)
-    return iter(sorted(seen, key=lambda one: one.__qualname__))
 
 
 def check(page: str) -> None:
@@ -39,11 +21,6 @@ def check(page: str) -> None:
     assert "<script" not in page.lower()
     assert "javascript:" not in page.lower()
     assert "onerror=" not in page.lower()
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_results_have_html(kind: type) -> None:
-    assert callable(getattr(kind, "_repr_html_", None))
 
 
 def test_what_theory_returns() -> None:
@@ -78,11 +55,3 @@ def test_what_a_run_returns_is_escaped(kind: type[Any]) -> None:
     check(page)
     assert "&lt;script&gt;" in page
     assert "<table" in page
-
-
-def test_every_class_with_html_is_a_class_of_results() -> None:
-    """A new result class joins the list above, or says in its own tests what its HTML is."""
-    found = set(classes())
-    assert found >= set(SHOWN)
-    others = {one.__name__ for one in found if not issubclass(one, Result)}
-    assert others == {"Curve", "HardmaxCurve", "Prediction", "Rate", "TailIndex"}

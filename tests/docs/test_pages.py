@@ -42,7 +42,7 @@ def parse(words: list[str]) -> None:
             main.make_context("esscher", list(words))
         assert end.value.exit_code == 0
         return
-    command = main.commands.get(words[0])
+    command = main.get_command(None, words[0])
     assert command is not None, f"there is no command {words[0]!r}"
     with suppress(click.exceptions.Exit):  # --help ends right there
         command.make_context(f"esscher {words[0]}", list(words[1:]))
@@ -69,8 +69,9 @@ def test_options_of_commands_in_prose_exist(page: Path) -> None:
         if words[0].startswith("-"):
             parse(words)
             continue
-        assert words[0] in main.commands, f"{name(page)}:{line}: no command {words[0]!r}"
-        known = {o for p in main.commands[words[0]].params for o in (*p.opts, *p.secondary_opts)}
+        assert words[0] in main.list_commands(None), f"{name(page)}:{line}: no command {words[0]!r}"
+        params = main.get_command(None, words[0]).params
+        known = {option for p in params for option in (*p.opts, *p.secondary_opts)}
         for option in (word.split("=")[0] for word in words if word.startswith("--")):
             assert option in known | {"--help"}, f"{name(page)}:{line}: {words[0]} has no {option}"
 
@@ -82,7 +83,10 @@ def test_options_in_tables_of_the_command_line_page_exist() -> None:
         if not names:
             continue
         known = {
-            o for n in names for p in main.commands[n].params for o in (*p.opts, *p.secondary_opts)
+            option
+            for name in names
+            for p in main.get_command(None, name).params
+            for option in (*p.opts, *p.secondary_opts)
         }
         for row in re.findall(r"^\| (`-[^|]*) \|", section, re.M):
             for option in re.findall(r"--[a-z][a-z-]*", row):

@@ -10,7 +10,7 @@ from esscher.core.errors import InputError
 from esscher.core.untrusted import limits
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.generation import compare, generate, prompt_ids, warm_up
+from esscher.engine.generation import compare, generate, prompt_ids
 from esscher.engine.models import wrap_model
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
@@ -39,7 +39,7 @@ def budgets(loaded, ratio):
     )
 
 
-def own(loaded, ids, **options):
+def by_transformers(loaded, ids, **options):
     """What transformers generates by itself."""
     given = torch.tensor([ids])
     with quiet():
@@ -56,7 +56,7 @@ def own(loaded, ids, **options):
 
 def test_dense_is_transformers_own(loaded, ids) -> None:
     found = generate(loaded, ids, new=NEW)
-    assert found.token_ids == own(loaded, ids)
+    assert found.token_ids == by_transformers(loaded, ids)
     assert found.tokens == len(ids) == 151
     assert found.kept == 1
     shape, seen = loaded.shape, len(ids) + found.new_tokens - 1
@@ -68,22 +68,11 @@ def test_dense_is_transformers_own(loaded, ids) -> None:
     assert found.likely == ()
 
 
-def test_the_model_s_own_settings_of_sampling_are_left_alone(loaded, ids) -> None:
-    """Many models come with a temperature, and a penalty for what was said before."""
-    config = loaded.model.generation_config
-    plain = generate(loaded, ids, new=NEW).token_ids
-    config.do_sample, config.temperature, config.repetition_penalty = True, 9.0, 3.0
-    try:
-        assert generate(loaded, ids, new=NEW).token_ids == plain
-    finally:
-        config.do_sample = config.temperature = config.repetition_penalty = None
-
-
 def test_a_reduced_cache(loaded, ids) -> None:
     cache = planned_cache(loaded, budgets(loaded, 0.25))
     found = generate(loaded, ids, cache, new=NEW)
     again = planned_cache(loaded, budgets(loaded, 0.25))
-    assert found.token_ids == own(loaded, ids, past_key_values=again)
+    assert found.token_ids == by_transformers(loaded, ids, past_key_values=again)
     assert found.dense_bytes == cache.dense_nbytes
     assert found.cache_bytes == cache.nbytes
     assert found.kept == cache.kept.mean() / cache.get_seq_length()
@@ -103,23 +92,8 @@ def test_the_prompt_is_read_once(loaded, ids) -> None:
 
 
 def test_one_token_has_no_speed_of_decoding(loaded, ids) -> None:
-    found = generate(loaded, ids, new=1)
-    assert found.new_tokens == 1
-    assert found.decode_seconds == 0
-    assert found.decode_rate is None
-    assert found.to_dict()["tokens_per_second"]["decode"] is None
-
-
-def test_an_end_of_text_ends_it(loaded, ids) -> None:
-    tokens = generate(loaded, ids, new=NEW).token_ids
-    config = loaded.model.generation_config
-    before, config.eos_token_id = config.eos_token_id, tokens[2]
-    try:
-        found = generate(loaded, ids, new=NEW)
-    finally:
-        config.eos_token_id = before
-    end = tokens.index(tokens[2])
-    assert found.token_ids == tokens[: end + 1]
+    result = generate(loaded, ids, new=1)
+    assert (result.new_tokens, result.decode_seconds, result.decode_rate) == (1, 0, None)
 
 
 def test_draws_are_those_of_the_seed(loaded, ids) -> None:
@@ -134,7 +108,7 @@ def test_a_comparison(loaded, ids) -> None:
         loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 0.2)), new=NEW
     )
     first, second = found.dense.token_ids, found.planned.token_ids
-    assert first == own(loaded, ids)
+    assert first == by_transformers(loaded, ids)
     assert cache.nbytes == found.planned.cache_bytes
     assert first != second  # a tiny model of random weights is soon led astray
     assert found.parts_at is not None
@@ -159,12 +133,6 @@ def test_everything_kept_is_the_same_text(loaded, ids) -> None:
     assert found.likelihood == (None, None)
 
 
-def test_warming_up_leaves_nothing(loaded, ids) -> None:
-    before = generate(loaded, ids, new=NEW).token_ids
-    warm_up(loaded, ids)
-    assert generate(loaded, ids, new=NEW).token_ids == before
-
-
 def test_text_begins_where_the_prompt_ends(loaded, ids) -> None:
     found = generate(loaded, ids, new=3)
     words = loaded.tokenizer.convert_ids_to_tokens(list(found.token_ids))
@@ -175,32 +143,29 @@ def test_prompts_that_cannot_be_read(loaded) -> None:
     with pytest.raises(InputError, match=r"has 251 tokens.*12 new.*256.*at most 244"):
         prompt_ids(loaded, random_words(250), 12)
     assert len(prompt_ids(loaded, random_words(243), 12)) == 244
+    with pytest.raises(InputError, match="has no chat template"):
+        prompt_ids(loaded, "the", 1, chat=True)
     plain = wrap_model(loaded.model, decoder_tokenizer(begin=False), name="plain")
     with pytest.raises(InputError, match="no tokens"):
         prompt_ids(plain, "", 1)
-
-
-def test_a_tokenizer_of_another_model(loaded) -> None:
-    tokenizer = decoder_tokenizer()
+    tokenizer = decoder_tokenizer()  # of another model
     tokenizer.add_tokens([f"word{i}" for i in range(200)])
     with pytest.raises(InputError, match="do not match"):
         prompt_ids(wrap_model(loaded.model, tokenizer, name="x"), "the word199", 1)
 
 
-def test_chats(loaded) -> None:
-    with pytest.raises(InputError, match="has no chat template"):
-        prompt_ids(loaded, "the", 1, chat=True)
-    tokenizer = decoder_tokenizer()
-    with_template = wrap_model(loaded.model, tokenizer, name="chat")
-    tokenizer.chat_template = (
+@pytest.fixture
+def chat(loaded):
+    return wrap_model(loaded.model, decoder_tokenizer(), name="chat")
+
+
+def test_chats(chat) -> None:
+    chat.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %} said{% endif %}"
     )
-    found = prompt_ids(with_template, "the word", 1, chat=True)
-    assert tokenizer.decode(found, skip_special_tokens=True).endswith("the word said")
-    tokenizer.chat_template = "{{ raise_exception('no users here') }}"
-    with pytest.raises(InputError, match=r"chat template of 'chat' fails.*no users here"):
-        prompt_ids(with_template, "the word", 1, chat=True)
+    ids = prompt_ids(chat, "the word", 1, chat=True)
+    assert chat.tokenizer.decode(ids, skip_special_tokens=True).endswith("the word said")
 
 
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -209,27 +174,32 @@ GROWTH = (
 )
 
 
-@pytest.mark.parametrize("template", [LOOP, GROWTH])
-def test_chat_templates_without_end(loaded, template, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no users here') }}", r"of 'chat' fails.*no users here"),
+        (LOOP, r"'chat' takes more than 1 s, .* leave out"),
+        (GROWTH, r"'chat' takes more than 1 s, .* leave out"),
+    ],
+)
+def test_chat_templates_with_faults(chat, template, message, monkeypatch) -> None:
     monkeypatch.setattr(limits, "SECONDS", 1)
     monkeypatch.setattr(limits, "MEMORY", 256 * limits.MIB)
-    tokenizer = decoder_tokenizer()
-    tokenizer.chat_template = template
-    chat = wrap_model(loaded.model, tokenizer, name="chat")
-    with pytest.raises(InputError, match=r"'chat' takes more than 1 s, .* leave out"):
+    chat.tokenizer.chat_template = template
+    with pytest.raises(InputError, match=message):
         prompt_ids(chat, "the word", 1, chat=True)
 
 
 def test_only_ends_are_taken_from_the_generation_config(loaded, ids) -> None:
     """transformers raises an exception for stop strings, and repeats no word."""
-    plain, before = generate(loaded, ids, new=NEW), loaded.model.generation_config
-    changed = {"stop_strings": ["the"], "no_repeat_ngram_size": 1}
-    other = type(before)(eos_token_id=plain.token_ids[3], **changed)
+    plain, config = generate(loaded, ids, new=NEW).token_ids, loaded.model.generation_config
+    changed = {"stop_strings": ["the"], "no_repeat_ngram_size": 1, "repetition_penalty": 3.0}
+    sampling = {"do_sample": True, "temperature": 9.0}
+    other = type(config)(eos_token_id=plain[3], **changed, **sampling)
     loaded.model.generation_config = other
     try:
-        found = generate(loaded, ids, new=NEW)
+        result = generate(loaded, ids, new=NEW)
         assert loaded.model.generation_config is other
     finally:
-        loaded.model.generation_config = before
-    end = plain.token_ids.index(plain.token_ids[3])
-    assert found.token_ids == plain.token_ids[: end + 1]
+        loaded.model.generation_config = config
+    assert result.token_ids == plain[: plain.index(plain[3]) + 1]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.reading import PassageReader, read_prompt
+from esscher.core.streams import random_stream
+from esscher.engine.reading import PassageReader, compare_laws, read_prompt
 from esscher.engine.text import Passage
 from tests.engine.cache.plans import prompts, room_for
 from tests.engine.models.tiny import tiny_model
@@ -33,3 +34,13 @@ def test_an_encoder_has_no_prefix():
     loaded = tiny_model("bert")
     ids = prompts([40])[0].numpy()
     assert PassageReader(loaded, Passage(0, ids, np.zeros(40, dtype=bool)), 0).cache is None
+
+
+def test_laws_are_compared_by_their_definition():
+    rng = random_stream(0, "test laws")
+    p, q = rng.dirichlet(np.ones(7), 5), rng.dirichlet(np.ones(7), 5)
+    follows = np.array([0, 3, 6, 2, 2])
+    found = compare_laws(*(torch.from_numpy(np.log(x)) for x in (p, q)), torch.from_numpy(follows))
+    assert found["kl"] == pytest.approx(np.mean(np.sum(p * np.log(p / q), axis=1)))
+    assert found["top1"] == np.mean(p.argmax(1) == q.argmax(1))
+    assert found["nll"] == pytest.approx(-np.mean(np.log(q[np.arange(5), follows])))

@@ -23,7 +23,7 @@ def random_curves(rng: np.random.Generator, units: int, corners: int) -> list[Ef
 def test_no_other_budgets_are_better(seed: int) -> None:
     rng = np.random.default_rng(seed)
     curves = random_curves(rng, 3, 4)
-    ranges = [range(c.lowest, c.highest + 1) for c in curves]
+    ranges = [range(c.sizes[0], c.sizes[-1] + 1) for c in curves]
     lowest, highest = sum(r.start for r in ranges), sum(r.stop - 1 for r in ranges)
     for total in range(lowest, highest + 1, 3):
         found = allocate(curves, total)
@@ -72,7 +72,7 @@ def test_the_minorant_is_convex_and_below() -> None:
     assert np.all(np.diff(slopes) > 0)
     assert np.all(slopes <= 0)
     assert np.all(curve(sizes) <= np.minimum.accumulate(effects) + 1e-12)
-    assert (curve.lowest, curve.highest) == (1, 58)
+    assert (curve.sizes[0], curve.sizes[-1]) == (1, 58)
 
 
 def test_smallest_budget_within_a_tolerance() -> None:

@@ -34,12 +34,9 @@ ENVIRONMENT = os.environ | {
 class Machines:
     """Starts a scheduler and workers; whatever still runs at the end is killed."""
 
-    def __init__(
-        self, folder: Path, protocol: str = "tcp", environment: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.address = f"{protocol}://127.0.0.1:0"  # the system chooses the port at the first start
-        self._environment = ENVIRONMENT | (environment or {})
+        self.address = "tcp://127.0.0.1:0"  # the system chooses the port at the first start
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def scheduler(self) -> subprocess.Popen[bytes]:
@@ -96,23 +93,21 @@ class Machines:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=self._environment,
+                env=ENVIRONMENT,
             )
         self._processes.append(process)
         return process
 
 
 @contextmanager
-def machines(
-    folder: Path, protocol: str = "tcp", environment: dict[str, str] | None = None
-) -> Iterator[Machines]:
-    """Machines for the time of a block, with more variables in their environment if given."""
+def machines(folder: Path) -> Iterator[Machines]:
+    """Machines for the time of a block."""
     folder.mkdir(exist_ok=True)
-    found = Machines(folder, protocol, environment)
+    started = Machines(folder)
     try:
-        yield found
+        yield started
     finally:
-        found.stop()
+        started.stop()
 
 
 def free_port() -> int:

@@ -48,27 +48,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory):
 
 #: Options by name of the test; {} is the place of models and texts.
 COMMANDS = {
-    "probe pooled": "probe {}/encoder --text {}/one.txt --tokens 300 --context 40 --sizes 8:32:3"
+    "probe": "probe {}/encoder --text {}/one.txt --tokens 300 --context 40 --sizes 8:32:3"
     " --replicates 4",
-    "probe context": "probe {}/decoder --text {}/one.txt --mode context --context 96 --tokens 192"
-    " --sizes 8:32:3 --replicates 4",
     "sparse": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3",
-    "deep model": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
-    "domains": "domains {}/encoder --text one={}/one.txt --text two={}/two.txt --blocks 6"
-    " --block-tokens 120 --context 40",
-    "tails": "tails {}/encoder --text {}/one.txt --tokens 1200 --context 40",
+    "deep": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
     "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"
     " --passages 2 --check-passages 2",
     "context": "context {}/decoder --text {}/one.txt --context 128 --passages 3",
 }
 
 
-#: Those that show how tasks get models, passages and clouds.
-QUICK = ("probe pooled", "sparse model")
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMMANDS]
+    "name", [pytest.param(n, marks=() if n == "probe" else pytest.mark.slow) for n in COMMANDS]
 )
 def test_the_same_bytes_here_and_there(
     name: str, place: Path, cluster: Machines, tmp_path: Path

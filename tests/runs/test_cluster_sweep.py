@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import esscher
 from esscher.runs.registry import load
@@ -108,34 +106,3 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(
         error = resumed.communicate(timeout=240)[1]
         assert resumed.returncode == 0, error
     assert_same(out, here)
-
-
-@pytest.mark.slow
-def test_a_sweep_to_a_precision_on_a_client() -> None:
-    """Batches depend on what was measured, and so would any difference in a bit."""
-    head = esscher.gaussian_head(0.5, 3)
-    options = {"replicates": 16, "precision": 0.05, "max_replicates": 40, "progress": False}
-    local = sweep(head, [50, 200, 800], **options)
-    with Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-        there = sweep(head, [50, 200, 800], executor=client, **options)
-    assert there.replicates == local.replicates > 16
-    for metric in METRICS:
-        np.testing.assert_array_equal(there.raw(metric), local.raw(metric))
-
-
-@pytest.mark.slow
-def test_claims_of_the_paper(tmp_path: Path) -> None:
-    """Cells that are no sweeps run on the cluster too, and are found again."""
-    command = [sys.executable, "-m", "esscher", "paper", "ball", "--json"]
-    with machines(tmp_path / "machines") as found:
-        found.scheduler()
-        found.worker()
-        done = subprocess.run(
-            [*command, "--out", str(tmp_path / "there"), "--scheduler", found.address],
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-        )
-    assert done.returncode == 0, done.stderr
-    here = esscher.paper(("ball",), progress=False)
-    assert json.loads(done.stdout)["entries"] == here.to_dict()["entries"]

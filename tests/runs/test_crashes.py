@@ -91,12 +91,6 @@ def test_killed_four_times_equals_the_uninterrupted(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob("*.tmp"))
 
 
-@pytest.mark.slow
-def test_killed_twenty_times_equals_the_uninterrupted(tmp_path: Path) -> None:
-    kill_often(tmp_path / "run", 20, seed=1)
-    assert_same(finish(tmp_path / "run"), finish(None))
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes in /proc")
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     folder = tmp_path / "run"

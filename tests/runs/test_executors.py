@@ -45,11 +45,6 @@ def test_any_executor_and_any_order() -> None:
         assert threads.submit(int, "7").result() == 7  # it was not shut down
 
 
-def test_workers_and_an_executor_exclude_each_other() -> None:
-    with ThreadPoolExecutor(1) as threads, pytest.raises(esscher.InputError, match="one of them"):
-        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=threads, workers=2)
-
-
 def test_a_worker_that_dies_is_a_clear_error() -> None:
     class Broken(ThreadPoolExecutor):
         def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from html import escape
 
-from esscher.show.render import chart_data, chart_script, chart_style, library, place, policy
+from esscher.show.render import (
+    CHART_SCRIPTS,
+    chart_data,
+    chart_style,
+    library,
+    place,
+    policy,
+    script,
+)
 
 
 def chart_page(charts):
@@ -12,7 +20,8 @@ def chart_page(charts):
     body = "".join(
         f"<figure>{place(name, chart, f'Chart {name}.')}</figure>" for name, chart in charts.items()
     )
-    allowed = escape(policy(library(), chart_script()))
+    draws = script(*CHART_SCRIPTS)
+    allowed = escape(policy(library(), draws))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
@@ -21,5 +30,5 @@ def chart_page(charts):
         f'<link rel="icon" href="data:,"><style>{chart_style()}'
         "body { background: var(--chart-panel); color: var(--chart-ink); }</style></head>"
         f'<body>{body}<script type="application/json" id="charts">{chart_data(charts)}</script>'
-        f"<script>{library()}</script><script>{chart_script()}</script></body></html>"
+        f"<script>{library()}</script><script>{draws}</script></body></html>"
     )

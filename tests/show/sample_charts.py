@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.show.cells import category_map, heatmap, matrix, picked_title, picking
+from esscher.show.cells import category_map, heatmap, picked_title, picking
 from esscher.show.chart import (
     Axis,
     Series,
@@ -128,14 +128,8 @@ def pairs(names=("one", "a name that is longer than all others")):
         for kind in names
         for i, s in enumerate("ab")
     ]
-    counts = [
-        {"down": a, "across": b, "count": 9 * i + j}
-        for i, a in enumerate(names)
-        for j, b in enumerate(names)
-    ]
     series = Series("s", ("a", "b"), dashes=((1, 0), (4, 2)))
     x, y = Axis("x", "x"), Axis("kind", names=names)
-    across, down = Axis("across", "b", names=names), Axis("down", "a", names=names)
     compare = [{"at": 1.0}, {"at": 2.0, "name": "two"}]
     return figure(
         [
@@ -144,7 +138,6 @@ def pairs(names=("one", "a name that is longer than all others")):
                 points(rows, x, y, series, across=True, beside=True),
             ),
             panel(points(rows, y, x, series, beside=True), lines(rows, y, x, series)),
-            matrix(counts, across, down, "count", "counts", 10.0),
         ],
         "Pairs",
         apart=True,

@@ -1,4 +1,4 @@
-"""``python -m tests.soak``: the table of the documentation, from real rounds."""
+"""``python -m tests.soak``: rounds of faults against a sweep, or a probe made of cells."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.soak.driver import soak
-from tests.soak.subjects import a_probe, a_sweep
+from tests.soak.driver import a_probe, a_sweep, soak
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Rounds of faults against a run.")
@@ -16,7 +15,6 @@ if __name__ == "__main__":
     parser.add_argument("--cells", action="store_true", help="a probe instead of a sweep")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
-        place = Path(name)
         count = chosen.rounds * 4 + 20
-        subject = a_probe(place, count) if chosen.cells else a_sweep(count)
-        soak(subject, place, chosen.rounds, chosen.seed, say=True)
+        subject = a_probe(Path(name), count) if chosen.cells else a_sweep(count)
+        soak(subject, Path(name), chosen.rounds, chosen.seed, say=True)

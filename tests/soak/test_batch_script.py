@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from esscher.runs.registry import load
-from tests.soak.processes import ENVIRONMENT
-from tests.soak.subjects import a_sweep
+from tests.soak.driver import ENVIRONMENT, a_sweep, results
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "cluster.md"
 REPLICATES = 60
@@ -99,19 +97,10 @@ def test_terminated_queued_again_and_finished(tmp_path: Path, site_code: str | N
     assert load(run).complete
     for name, data in kept.items():
         assert (run / "parts" / name).read_bytes() == data
-    numbers = a_sweep(REPLICATES)
     whole = tmp_path / "uninterrupted"
-    done = subprocess.run(
-        [sys.executable, "-m", "esscher", *numbers.command(whole)],
-        capture_output=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    parts = numbers.parts(whole)
-    assert numbers.numbers(run, numbers.parts(run)) == numbers.numbers(whole, parts)
-    results = [json.loads((place / "results.json").read_bytes()) for place in (run, whole)]
-    assert results[0] == results[1]
+    words = [*a_sweep(REPLICATES).words, "--out", str(whole)]
+    subprocess.run([sys.executable, "-m", "esscher", *words], env=ENVIRONMENT, check=True)
+    assert results(run) == results(whole)
 
 
 def test_a_job_that_gets_nowhere_is_not_queued_for_ever(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +22,6 @@ import click
 from esscher.cli.printing import print_json, say
 from esscher.core.errors import EsscherError, InputError
 
-#: What a report is good for.
 #: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
 UNREAD = 141
 
@@ -76,15 +74,10 @@ def finish(
         if place is not None:
             say(f"{name}: {place}")
     if out is not None:
-        say(report_line(out))
+        page = shlex.quote(str(out / "report.html"))
+        say(f"Report: esscher report {shlex.quote(str(out))} -o {page}")
     if next_step:
         say(f"Next: {next_step}")
-
-
-def report_line(run: Path) -> str:
-    """How to get the report of a run, or of the runs below a directory."""
-    page = shlex.quote(str(run / "report.html"))
-    return f"Report: esscher report {shlex.quote(str(run))} -o {page}"
 
 
 #: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
@@ -99,30 +92,9 @@ REQUEUE_VARIABLE = "ESSCHER_REQUEUE_CODE"
 _TAKEN = (2, STOPPED)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. It stops a run as Ctrl-C does (hence the base class)."""
-
-
-@dataclass
-class _Termination:
-    """What is known about signals in this process.
-
-    Attributes
-    ----------
-    requested
-        Whether SIGTERM arrived.
-    interrupted
-        Whether Ctrl-C was pressed.
-    out
-        Where the command that it met stores its run; None if nowhere.
-    """
-
-    requested: bool = False
-    interrupted: bool = False
-    out: Path | None = None
-
-
-_TERMINATION = _Termination()
+#: Whether SIGTERM arrived, whether Ctrl-C was pressed, and where the command that SIGTERM met
+#: stores its run (None if nowhere).
+_SIGNALS: dict[str, Any] = {"terminated": False, "interrupted": False, "out": None}
 
 
 def requeue_code() -> int:
@@ -149,27 +121,22 @@ def requeue_code() -> int:
 def how_to_resume(stop: BaseException, out: Path | None) -> str:
     """What to tell a user whose command was stopped."""
     # not at the top: --help ends without a run, and need not wait for what runs bring with them
-    from esscher.runs.executors import SchedulerLost
     from esscher.runs.study import Interrupted
 
     why = ""
     if isinstance(stop, Interrupted):
         why = f"{stop.reason}. " if stop.reason else ""
-    elif isinstance(stop, SchedulerLost | EsscherError | OSError):
+    elif isinstance(stop, EsscherError | OSError):
         why = f"{stop}. "
     if out is None:
         return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
-    if not (out.is_dir() and any(out.iterdir())):
-        return f"{why}Stopped before {out} was made. Run the same command again:\n  {_command()}"
-    done = f" with {stop.done} {stop.unit} stored" if isinstance(stop, Interrupted) else ""
-    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {_command()}"
-
-
-def _command() -> str:
-    """The line that starts this command again."""
     name = Path(sys.argv[0]).name
     program = ["python", "-m", "esscher"] if name == "__main__.py" else [name]
-    return shlex.join([*program, *sys.argv[1:]])
+    command = shlex.join([*program, *sys.argv[1:]])
+    if not (out.is_dir() and any(out.iterdir())):
+        return f"{why}Stopped before {out} was made. Run the same command again:\n  {command}"
+    done = f" with {stop.done} {stop.unit} stored" if isinstance(stop, Interrupted) else ""
+    return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
 
 
 @contextmanager
@@ -179,20 +146,19 @@ def terminable() -> Iterator[None]:
     What the command does meanwhile (an import, a computation, writing, printing) may turn the
     exception of the signal handler into any other; the signal counts, not the exception.
     """
-    _TERMINATION.requested = _TERMINATION.interrupted = False
-    _TERMINATION.out = None
+    _SIGNALS.update(terminated=False, interrupted=False, out=None)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        _TERMINATION.interrupted = True
+        _SIGNALS["interrupted"] = True
         raise KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:
         # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _TERMINATION.requested = True
+        _SIGNALS["terminated"] = True
         context = click.get_current_context(silent=True)
-        _TERMINATION.out = None if context is None else context.params.get("out")
-        raise Terminated
+        _SIGNALS["out"] = None if context is None else context.params.get("out")
+        raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
@@ -205,20 +171,23 @@ def terminable() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not _TERMINATION.requested:
-            pressed = _TERMINATION.interrupted or isinstance(error, KeyboardInterrupt)
+        if not _SIGNALS["terminated"]:
+            pressed = _SIGNALS["interrupted"] or isinstance(error, KeyboardInterrupt)
             # while it prepared itself, or printed; with an exit code all is said already
             if pressed and not isinstance(error, click.exceptions.Exit):
                 click.echo("Stopped.", err=True)
                 raise click.exceptions.Exit(STOPPED) from None
             raise
-        code = _exit_code()
-        say(how_to_resume(error, _TERMINATION.out), err=True)
+        code = TERMINATED  # to begin again from nothing, again and again, is nobody's wish
+        if _SIGNALS["out"] is not None:
+            with suppress(InputError):  # the signal came before the variable was looked at
+                code = requeue_code()
+        say(how_to_resume(error, _SIGNALS["out"]), err=True)
         meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
         click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
         raise click.exceptions.Exit(code) from None
     finally:
-        if not _TERMINATION.requested:  # else it stays ignored until the process has ended
+        if not _SIGNALS["terminated"]:  # else it stays ignored until the process has ended
             signal.signal(signal.SIGTERM, before)
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -245,10 +214,16 @@ def resumable(out: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if _TERMINATION.requested:
+        if _SIGNALS["terminated"]:
             raise  # for the end of the whole command
-        with _deaf_to_ctrl_c():
+        before = signal.getsignal(signal.SIGINT)
+        with suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice has been heard
+        try:
             say(how_to_resume(stop, out), err=True)
+        finally:
+            with suppress(ValueError):
+                signal.signal(signal.SIGINT, before)
         raise click.exceptions.Exit(STOPPED) from None
 
 
@@ -256,27 +231,3 @@ def _end_in_peace() -> None:
     """Everything is stored and said: a signal now could only break the end of Python."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """For the last words: whoever presses Ctrl-C twice has been heard."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _exit_code() -> int:
-    if _TERMINATION.out is None:
-        return TERMINATED  # to begin again from nothing, again and again, is nobody's wish
-    try:
-        return requeue_code()
-    except InputError:  # the signal came before the variable was looked at
-        return TERMINATED

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from esscher.core.atomic import check_writable
 from esscher.core.errors import InputError
 from esscher.core.shown import printable
-
-if TYPE_CHECKING:
-    from esscher.show.tables import PlainConsole, PlainTable
+from esscher.show.save import check_ending
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -25,20 +23,6 @@ def print_json(value: dict[str, Any]) -> None:
 def say(text: str, err: bool = False) -> None:
     """Print a line; names of files and folders may hold anything, also escapes for a terminal."""
     click.echo(printable(text), err=err)
-
-
-def plain_console() -> PlainConsole:
-    """Where commands print: names and notes of stored runs may hold anything."""
-    from esscher.show.tables import PlainConsole  # with rich, for which --help does not wait
-
-    return PlainConsole()
-
-
-def plain_table(title: str, least: Sequence[str] = ()) -> PlainTable:
-    """Return an empty table in the style of all commands; ``least`` are the columns to go first."""
-    from esscher.show.tables import PlainTable
-
-    return PlainTable(title, least)
 
 
 #: Options by the block of ``--help`` that has them; all others come first, as far as ten.
@@ -74,10 +58,6 @@ class BlockCommand(click.Command):
                     formatter.write_dl(records)
 
 
-#: Endings of figures.
-FORMATS = (".png", ".svg", ".pdf")
-
-
 def named_sources(texts: Sequence[str], option: str) -> dict[str, str]:
     """Read ``NAME=SOURCE`` options; a name is given once."""
     named: dict[str, str] = {}
@@ -100,8 +80,8 @@ def named_sources(texts: Sequence[str], option: str) -> dict[str, str]:
 
 def check_figure(path: Path | None, option: str = "--figure") -> None:
     """Refuse a figure of an unknown format or at a bad place before anything is computed."""
-    if path is not None and path.suffix.lower() not in FORMATS:
-        raise InputError(f"{option} {path}: the name must end in {', '.join(FORMATS)}")
+    if path is not None:
+        check_ending(path, option)
     check_output(path, option)
 
 

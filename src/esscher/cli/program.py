@@ -7,7 +7,6 @@ the sentences with those of the commands. Errors are one line and exit code 2, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
 from importlib import import_module
 from typing import Any
 
@@ -16,8 +15,8 @@ from click.shell_completion import CompletionItem
 
 from esscher import __version__
 from esscher.cli.endings import quiet_if_unread, terminable
-from esscher.core.command import started_by
-from esscher.core.errors import EsscherError, out_of_memory
+from esscher.core.command import COMMAND
+from esscher.core.errors import EsscherError
 from esscher.core.shown import printable
 
 #: What a command does, and where it is: module and name. A study's command has its name.
@@ -52,75 +51,48 @@ OTHERS = {
 SENTENCES = STUDIES | {name: says for name, (_, says) in OTHERS.items()}
 
 
-class Commands(MutableMapping[str, click.Command]):
-    """The commands by name, each imported when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[str, click.Command | None] = dict.fromkeys(SENTENCES)
-
-    def __getitem__(self, name: str) -> click.Command:
-        found = self._loaded[name]
-        if found is None:
-            found = self._loaded[name] = _imported(name)
-        return found
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded)
-
-    def __len__(self) -> int:
-        return len(self._loaded)
-
-
-def _imported(name: str) -> click.Command:
-    if name in STUDIES:
-        from esscher.cli.study import study_command
-
-        return study_command(name)
-    module, _, title = OTHERS[name][0].partition(":")
-    found: click.Command = getattr(import_module(f"esscher.cli.{module}"), title)
-    return found
-
-
-def listed() -> click.Group:
-    """Return a group of the same commands with nothing but their names and first sentences."""
-    return click.Group(
-        commands={name: click.Command(name, help=says) for name, says in SENTENCES.items()}
-    )
-
-
-#: Where a context keeps the words of the command line.
-_WORDS = "esscher.words"
+#: The same commands with nothing but their names and first sentences.
+LISTED = click.Group(
+    commands={name: click.Command(name, help=says) for name, says in SENTENCES.items()}
+)
+#: Words of an exception by which memory ran out; torch has no class for it.
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 class _Group(click.Group):
     """Turns errors that the user can put right into usage errors; imports what a command needs."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(commands=Commands(), **settings)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands, imported or not."""
+        return [*SENTENCES, *(name for name in self.commands if name not in SENTENCES)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command when it is first asked for."""
+        if cmd_name in STUDIES and cmd_name not in self.commands:
+            from esscher.cli.study import study_command
+
+            self.commands[cmd_name] = study_command(cmd_name)
+        elif cmd_name in OTHERS and cmd_name not in self.commands:
+            module, _, title = OTHERS[cmd_name][0].partition(":")
+            self.commands[cmd_name] = getattr(import_module(f"esscher.cli.{module}"), title)
+        return self.commands.get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands for ``--help``, without importing them."""
-        listed().format_commands(ctx, formatter)
+        LISTED.format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Offer commands at the Tab key, without importing them, and options."""
-        inside = listed().commands.items()
-        found = [
+        commands = [
             CompletionItem(name, help=command.get_short_help_str())
-            for name, command in sorted(inside)
+            for name, command in LISTED.commands.items()
             if name.startswith(incomplete)
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line: runs remember which command made them."""
-        ctx.meta[_WORDS] = ["esscher", *args]
+        ctx.meta["esscher.words"] = ["esscher", *args]
         return super().parse_args(ctx, args)
 
     def make_context(self, *words: Any, **options: Any) -> click.Context:
@@ -128,21 +100,25 @@ class _Group(click.Group):
             return super().make_context(*words, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
+        before = COMMAND.set(ctx.meta["esscher.words"])
         try:
-            with quiet_if_unread(), terminable(), started_by(ctx.meta[_WORDS]):
+            with quiet_if_unread(), terminable():
                 return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(printable(str(error))) from error
         except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
+            said = printable(str(error))
+            if not isinstance(error, MemoryError) and not any(w in said for w in _NO_MEMORY):
                 raise
             raise click.UsageError(
-                f"not enough memory ({printable(str(error)) or 'none is left'}); "
-                "use fewer tokens, smaller sizes, a lower dimension or a shorter context"
+                f"not enough memory ({said or 'none is left'}); use fewer tokens, smaller sizes, "
+                "a lower dimension or a shorter context"
             ) from error
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             raise click.UsageError(printable(f"{place}{error.strerror or error}")) from error
+        finally:
+            COMMAND.reset(before)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

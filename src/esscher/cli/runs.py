@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ from esscher.cli.endings import finish
 from esscher.cli.printing import (
     check_figure,
     check_output,
-    plain_console,
-    plain_table,
     print_json,
     say,
 )
@@ -22,11 +18,12 @@ from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
-from esscher.runs.folder import CONFIG, PARTS, is_locked
+from esscher.runs.folder import is_locked, run_folders
 from esscher.runs.registry import STUDIES, load, study_named
 from esscher.runs.report import measured
 from esscher.runs.report import report as write_report
-from esscher.runs.result import Header, read_stored
+from esscher.runs.result import read_stored
+from esscher.show.tables import PlainConsole, PlainTable
 
 
 @click.command(name="ls")
@@ -41,7 +38,7 @@ def list_runs(folder: Path, as_json: bool) -> None:
     """  # noqa: D301 - click's mark for verbatim lines
     if not folder.is_dir():
         raise InputError(f"{folder} is not a directory")
-    rows = [_row(path, folder) for path in _run_folders(folder)]
+    rows = [_row(path, folder) for path in run_folders(folder)]
     if as_json:
         print_json({"runs": rows})
         return
@@ -49,15 +46,22 @@ def list_runs(folder: Path, as_json: bool) -> None:
         say(f"There are no runs in {folder}.")
         say("Next: esscher probe demo:minilm --out RUN")
         return
-    table = plain_table(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
+    table = PlainTable(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
     for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
         # names may be long and fold, numbers must not
         table.add_column(name, no_wrap=name not in ("run", "of"))
     for row in rows:
-        table.add_row(
-            *(str(row[k] or "") for k in ("run", "kind", "law")), *_cells(row), str(row["state"])
-        )
-    plain_console().print(table)
+        cells = ["", "", ""]
+        if row["sizes"] is not None:
+            wanted = "cell" if row["done"] == 1 else "cells"
+            if row["precision"] is not None:
+                wanted = f"for +-{row['precision']:g}"
+            elif row["asked"] is not None:
+                wanted = f"of {row['asked']}"
+            cells = [_grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"]
+        names = [str(row[key] or "") for key in ("run", "kind", "law")]
+        table.add_row(*names, *cells, str(row["state"]))
+    PlainConsole().print(table)
     say("Next: esscher show RUN")
 
 
@@ -101,77 +105,44 @@ def show(run: Path, figure: str | None, output: Path | None, as_json: bool) -> N
         finish(result.to_dict, lambda: print_result(result), as_json, None, next_step=next_step)
 
 
-def _run_folders(folder: Path) -> Iterator[Path]:
-    """Directories that hold a run, in the order of their names; nothing inside a run is searched.
-
-    ``config.json`` is a common name: a directory without ``parts`` is something else.
-    """
-    for place, folders, files in os.walk(folder):
-        if CONFIG in files and PARTS in folders:
-            folders.clear()
-            yield Path(place)
-        folders.sort()
-
-
 def _row(path: Path, below: Path) -> dict[str, Any]:
+    """What ``esscher ls`` says about a run; results may be of fewer cells, or another request."""
     name = str(path.relative_to(below))
     try:
         run = read_run(path)
         results, header = read_stored(run)
-        beside = study_named(run.kind).beside if run.kind in STUDIES else frozenset()
-        subject, done = run.about.subject, len(set(run.names()) - beside)
-        sizes = list(run.configuration.get("sizes", run.configuration.get("budgets", [])))
-        _grid(sizes)
-        horizons = _horizons(results, run.configuration)
-        _grid(horizons)
-        asked, precision = run.request.get("replicates"), run.request.get("precision")
-        _grid([asked or 0, precision or 0])
+        about, options = run.about, run.about.configuration
+        auxiliary = study_named(about.kind).auxiliary if about.kind in STUDIES else frozenset()
+        done = len(set(run.names()) - auxiliary)
+        sizes = list(options.get("sizes", options.get("budgets", [])))
+        if "head" in options and "scales" in options:  # a head at all scales
+            horizons = [options["head"]["horizon"] * scale for scale in options["scales"]]
+        else:
+            heads = results.get("heads") or []
+            horizons = sorted(head["horizon"] for head in heads if "horizon" in head)
+        asked, precision = about.request.get("replicates"), about.request.get("precision")
+        for numbers in (sizes, horizons, [asked or 0, precision or 0]):
+            _grid(numbers)
     except (InputError, LookupError, TypeError, ValueError):
-        return _damaged(name)
+        blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
+        return {"run": name, "kind": None, **blank, "state": "damaged"}
+    state = "stopped"
+    if is_locked(path):
+        state = "running"
+    elif header is not None and header.complete and header.cells == done:
+        same = about.request.items() <= header.configuration.items()
+        state = "complete" if same else "stopped"
     return {
         "run": name,
-        "kind": run.kind,
-        "law": subject,
+        "kind": about.kind,
+        "law": about.subject,
         "horizons": horizons,
         "sizes": sizes,
         "done": done,
         "asked": asked if precision is None else None,
         "precision": precision,
-        "state": _state(path, header, run.request, done),
+        "state": state,
     }
-
-
-def _horizons(results: dict[str, Any], configuration: dict[str, Any]) -> list[float]:
-    """Horizons of a model's heads, or of a head at all scales."""
-    if "head" in configuration and "scales" in configuration:
-        return [configuration["head"]["horizon"] * scale for scale in configuration["scales"]]
-    return sorted(h["horizon"] for h in results.get("heads") or [] if "horizon" in h)
-
-
-def _state(path: Path, header: Header | None, request: dict[str, Any], done: int) -> str:
-    """Running, complete or stopped: results may be of fewer cells, or of another request."""
-    if is_locked(path):
-        return "running"
-    if header is None or not header.complete or header.cells != done:
-        return "stopped"
-    return "complete" if request.items() <= header.configuration.items() else "stopped"
-
-
-def _damaged(name: str) -> dict[str, Any]:
-    blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
-    return {"run": name, "kind": None, **blank, "state": "damaged"}
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, str, str]:
-    if row["sizes"] is None:
-        return "", "", ""
-    if row["precision"] is not None:
-        wanted = f"for +-{row['precision']:g}"
-    elif row["asked"] is not None:
-        wanted = f"of {row['asked']}"
-    else:
-        wanted = "cell" if row["done"] == 1 else "cells"
-    return _grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"
 
 
 def _grid(values: list[float]) -> str:

@@ -3,80 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import MISSING
 from inspect import cleandoc, get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 
 from esscher.cli.endings import finish, resumable
-from esscher.cli.printing import (
-    BlockCommand,
-    check_figure,
-    check_output,
-    named_sources,
-    plain_console,
-)
+from esscher.cli.printing import BlockCommand, check_figure, check_output, named_sources
 from esscher.core.errors import InputError
-from esscher.core.options import LISTS, Option, listed, numbers, options_of
+from esscher.core.options import LISTS, Option, listed, numbers, options_of, plain_type
 from esscher.core.validation import as_dim
 from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
 from esscher.runs.executors import chosen_executor
 from esscher.runs.model_study import WithModel
-from esscher.runs.registry import has_part, part_of, study_named
+from esscher.runs.registry import part_of, study_named
 from esscher.runs.result import Result
-from esscher.runs.study import Study
-from esscher.show.tables import as_table
+from esscher.show.tables import PlainConsole, PlainTable
 
+#: What describes a head besides its law, in the order of the arguments of :func:`synthetic_head`.
 HEAD_OPTIONS = (
-    click.option(
-        "--horizon", type=float, help="Attention horizon H, with all singular values equal."
+    click.Option(
+        ["--horizon"], type=float, help="Attention horizon H, with all singular values equal."
     ),
-    click.option(
-        "--dim", type=int, help="Dimension of the tokens (default: length of the spectrum, or 1)."
+    click.Option(
+        ["--dim"], type=int, help="Dimension of the tokens (default: length of the spectrum, or 1)."
     ),
-    click.option(
-        "--spectrum",
+    click.Option(
+        ["--spectrum"],
         metavar="LIST",
         help="Singular values of M instead of a horizon, such as 1.5,0.7,0.2.",
     ),
-    click.option(
-        "--tau", metavar="LIST", help="Mean tilt; a single number is along the first axis."
+    click.Option(
+        ["--tau"], metavar="LIST", help="Mean tilt; a single number is along the first axis."
     ),
-    click.option(
-        "--df",
+    click.Option(
+        ["--df"],
         type=float,
         default=5.0,
         show_default=True,
         help="Degrees of freedom of the law student.",
     ),
 )
-
-
-#: What describes a head: the law, and these options.
+#: Names of what describes a head.
 HEAD = ("law", "horizon", "dim", "spectrum", "tau", "df")
-
-
-def head_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that :func:`synthetic_head` reads, in this order, to a command."""
-    for option in reversed(HEAD_OPTIONS):
-        command = option(command)
-    return command
-
-
-def head_parameters() -> list[click.Parameter]:
-    """Return LAW and the options that :func:`synthetic_head` reads, for a command that is built."""
-
-    def described() -> None:
-        """Hold the options."""
-
-    held: Any = head_options(described)
-    law = click.Argument(["law"], metavar="LAW")
-    return [law, *reversed(held.__click_params__)]
 
 
 def synthetic_head(
@@ -131,55 +104,100 @@ EVERYTHING = click.Option(
 
 
 def study_command(name: str) -> click.Command:
-    """Build the command of a study."""
+    """Build the command of a study: its subject, its own options, then those that all have."""
     study = study_named(name)
-    head = head_parameters() if _has_head(study) else []
-    parameters = [_parameter(option, study) for option in _ordered(study)]
-    return BlockCommand(
-        name,
-        callback=_callback(study),
-        params=[
-            *head,
-            *(p for p in parameters if p is not None),
-            *OPTIONS,
-            *([SAVE] if study.saves else []),
-            *([EVERYTHING] if study.abridged else []),
-        ],
-        help=_help(study),
+    annotated = get_annotations(study)
+    options = sorted(
+        options_of(study), key=lambda o: (o.name not in study.first, o.name not in annotated)
     )
-
-
-def print_result(found: Result[Any], everything: bool = False) -> None:
-    """Print a result for people: the question, the answer, and what its study prints, or tables."""
-    console = plain_console()
-    if found.study.asks:
-        console.say(found.study.asks)
-    console.say(found.answer(), "bold")
-    if isinstance(found.study, WithModel):
-        console.say_note(found.study.model_record.note)
-    if has_part(found.study.name, "printed"):
-        more = [everything] if found.study.abridged else []
-        part_of(found.study.name, "printed").print_result(found, console, *more)
-        return
-    for frame in found.shown():
-        console.print(as_table(frame))
-
-
-def _help(study: type[Study[Any]]) -> str:
-    """The study's docstring, how to resume, and examples as they are."""
-    subjects = [
-        f"{option.metavar}: {_said(option)}"
-        for option in options_of(study)
-        if _is_argument(option) or (option.metavar or "").endswith("...")
+    head = "head" in study.sources  # which the command line describes by a law and a few numbers
+    if head:
+        options = [option for option in options if option.name != "head"]
+    default = study.command_defaults
+    parameters = [
+        *([click.Argument(["law"], metavar="LAW"), *HEAD_OPTIONS] if head else []),
+        *(
+            _parameter(option, default.get(option.name, option.default))
+            for option in options
+            if option.command is not None
+        ),
+        *OPTIONS,
+        *([SAVE] if study.saves else []),
+        *([EVERYTHING] if study.abridged else []),
     ]
-    if _has_head(study):
-        subjects.insert(0, f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
-    resumes = "With --out a run can be interrupted: run the same command again to resume."
-    examples = "\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)])
-    return "\n\n".join([cleandoc(study.__doc__ or ""), *subjects, resumes, examples])
+    paragraphs = [cleandoc(study.__doc__ or "")]
+    if head:
+        paragraphs.append(f"LAW: Law of the tokens: {', '.join(STANDARD_LAWS)}.")
+    for option in options:
+        if _is_argument(option) or (option.metavar or "").endswith("..."):
+            paragraphs.append(f"{option.metavar}: {_help(option)}")
+    paragraphs.append("With --out a run can be interrupted: run the same command again to resume.")
+    paragraphs.append("\n".join(["\b", "Examples:", *(f"  {line}" for line in study.examples)]))
+    lists = {o.name: o for o in options if o.metavar in (*LISTS, NAMED)}
+
+    def call(
+        *,
+        scheduler: str | None,
+        figure: Path | None,
+        as_json: bool,
+        save: Path | None = None,
+        everything: bool = False,
+        **values: Any,
+    ) -> None:
+        check_figure(figure)
+        check_output(save, "--save")
+        for name, option in lists.items():
+            if values[name] is not None:
+                if option.metavar == NAMED:
+                    values[name] = named_sources(values[name], option.flag)
+                else:
+                    values[name] = listed(option, values[name], option.flag)
+        if head:
+            values["head"] = synthetic_head(**{name: values.pop(name) for name in HEAD})
+        out = values["out"]
+        workers = values.pop("workers")
+        with resumable(out), chosen_executor(workers, scheduler=scheduler) as executor:
+            result = study(**values, executor=executor).run()
+        if figure is not None:
+            result.plot().save(figure)
+        if save is not None:
+            result.save(save)
+        finish(
+            result.to_dict,
+            lambda: print_result(result, everything),
+            as_json,
+            out,
+            {"Figure": figure, "Result": save},
+            study.next_step,
+        )
+
+    return BlockCommand(name, callback=call, params=parameters, help="\n\n".join(paragraphs))
 
 
-def _said(option: Option) -> str:
+def print_result(result: Result[Any], everything: bool = False) -> None:
+    """Print a result for people: the question, the answer, and what its study prints, or tables."""
+    console = PlainConsole()
+    study = result.study
+    if study.asks:
+        console.say(study.asks)
+    console.say(result.answer(), "bold")
+    if isinstance(study, WithModel) and study.model_record.note:
+        console.say(f"Note: {study.model_record.note}.")
+    printed = part_of(study.name, "printed")
+    if printed is not None:
+        printed.print_result(result, console, *([everything] if study.abridged else []))
+        return
+    for frame in result.shown():
+        table = PlainTable("")
+        for name, column in frame.items():
+            numbers = column.dtype.kind in "iuf"
+            table.add_column(str(name), justify="right" if numbers else "left")
+        for row in frame.itertuples(index=False):
+            table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
+        console.print(table)
+
+
+def _help(option: Option) -> str:
     """What an option means on the command line: not what it may be in Python besides."""
     return re.sub(r"; in Python [^;]*\.$", ".", option.help)
 
@@ -188,39 +206,26 @@ def _is_argument(option: Option) -> bool:
     return option.default is MISSING and option.metavar not in (None, NAMED, *LISTS)
 
 
-def _has_head(study: type[Study[Any]]) -> bool:
-    """Whether it is about a head, which the command line describes by a law and a few numbers."""
-    return "head" in study.sources
-
-
-def _ordered(study: type[Study[Any]]) -> list[Option]:
-    """Its subject, its own options, then those that all studies have."""
-    own = get_annotations(study)
-    return sorted(options_of(study), key=lambda o: (o.name not in study.first, o.name not in own))
-
-
-def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | None:
-    if option.command is None:
-        return None
-    if option.name == "head" and _has_head(study):
-        return None
-    default = study.command_defaults.get(option.name, option.default)
-    kind = _plain_type(option.type)
-    flag = option.flag
-    settings: dict[str, Any] = {"help": _said(option), "metavar": option.metavar}
-    if option.metavar == NAMED:
+def _parameter(option: Option, default: Any) -> click.Parameter:
+    """Return an option of a study as one of its command."""
+    flag, metavar = option.flag, option.metavar
+    settings: dict[str, Any] = {"help": _help(option), "metavar": metavar}
+    if metavar == NAMED:
         return click.Option([flag, option.name], multiple=True, **settings)
     if _is_argument(option):
-        return click.Argument([option.name], metavar=option.metavar)
-    if option.metavar and option.metavar.endswith("..."):
-        return click.Argument([option.name], metavar=f"[{option.metavar}]", nargs=-1)
+        return click.Argument([option.name], metavar=metavar)
+    if metavar and metavar.endswith("..."):
+        return click.Argument([option.name], metavar=f"[{metavar}]", nargs=-1)
+    kind = plain_type(option.type)
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(part for part in get_args(kind) if part is not NoneType)
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if default else flag
         return click.Option([both, option.name], is_flag=True, default=default, **settings)
     if option.default is MISSING:
         settings["required"] = True
     else:
-        if option.metavar in LISTS and default is not None:
+        if metavar in LISTS and default is not None:
             default = ",".join(f"{value:g}" for value in default)
         elif isinstance(default, tuple):
             default = ",".join(default) or None  # names
@@ -232,61 +237,3 @@ def _parameter(option: Option, study: type[Study[Any]]) -> click.Parameter | Non
     elif kind in (int, float):
         settings["type"] = kind
     return click.Option([flag, option.name], **settings)
-
-
-def _plain_type(kind: Any) -> Any:
-    """The type of a value that is given: without bounds, without None."""
-    if get_origin(kind) is Annotated:
-        return _plain_type(get_args(kind)[0])
-    if get_origin(kind) in (Union, UnionType):
-        return _plain_type(next(part for part in get_args(kind) if part is not NoneType))
-    return kind
-
-
-def _callback(study: type[Study[Any]]) -> Callable[..., None]:
-    lists = {o.name: o for o in options_of(study) if o.metavar in (*LISTS, NAMED)}
-
-    def call(
-        *,
-        scheduler: str | None,
-        figure: Path | None,
-        as_json: bool,
-        save: Path | None = None,
-        everything: bool = False,
-        **options: Any,
-    ) -> None:
-        check_figure(figure)
-        check_output(save, "--save")
-        for name, option in lists.items():
-            if name in options:
-                options[name] = _listed(option, options[name])
-        if _has_head(study):
-            options["head"] = synthetic_head(**{name: options.pop(name) for name in HEAD})
-        out = options["out"]
-        workers = options.pop("workers")
-        with resumable(out), chosen_executor(workers, scheduler=scheduler) as executor:
-            found = study(**options, executor=executor).run()
-        if figure is not None:
-            found.plot().save(figure)
-        if save is not None:
-            found.save(save)
-        finish(
-            found.to_dict,
-            lambda: print_result(found, everything),
-            as_json,
-            out,
-            {"Figure": figure, "Result": save},
-            study.next_step,
-        )
-
-    return call
-
-
-def _listed(option: Option, text: Any) -> Any:
-    """The values that an option such as ``0-5``, ``64:2048:6`` or ``wiki=a.txt`` stands for."""
-    if text is None:
-        return None
-    flag = option.flag
-    if option.metavar == NAMED:
-        return named_sources(text, flag)
-    return listed(option, text, flag)

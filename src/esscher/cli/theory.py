@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from esscher.cli.printing import BlockCommand, check_figure, plain_console, plain_table, print_json
-from esscher.cli.study import head_options, synthetic_head
+from esscher.cli.printing import BlockCommand, check_figure, print_json
+from esscher.cli.study import HEAD_OPTIONS, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
@@ -22,8 +22,7 @@ from esscher.show.tables import PlainConsole, PlainTable
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
-@click.command(cls=BlockCommand)
-@head_options
+@click.command(cls=BlockCommand, params=list(HEAD_OPTIONS))
 @click.option(
     "--law",
     default="gaussian",
@@ -76,7 +75,18 @@ def theory(
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries)
-    simulated = _simulate(prediction) if check else None
+    simulated, limit = None, prediction.limit
+    small = prediction.sizes[prediction.sizes <= CHECK_SIZE]
+    if check and len(small) and not isinstance(limit, NoLimit):
+        simulated = direct_errors(
+            prediction.head,
+            small,
+            replicates=CHECK_REPLICATES,
+            seed=0,
+            queries=prediction.queries,
+            limit=(limit.mean, limit.covariance),
+            query_count=CHECK_QUERIES,
+        )
     if figure is not None:
         prediction.plot(simulated=simulated).save(figure)
     if as_json:
@@ -92,26 +102,11 @@ def theory(
         return
     _print(prediction, simulated)
     if figure is not None:
-        plain_console().print(f"Figure: {figure}", soft_wrap=True)
-
-
-def _simulate(prediction: Prediction) -> DirectErrors | None:
-    n = prediction.sizes[prediction.sizes <= CHECK_SIZE]
-    if not len(n) or isinstance(prediction.limit, NoLimit):
-        return None
-    return direct_errors(
-        prediction.head,
-        n,
-        replicates=CHECK_REPLICATES,
-        seed=0,
-        queries=prediction.queries,
-        limit=(prediction.limit.mean, prediction.limit.covariance),
-        query_count=CHECK_QUERIES,
-    )
+        PlainConsole().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
-    console = plain_console()
+    console = PlainConsole()
     head = prediction.head
     console.say(prediction.headline)
     console.print()
@@ -128,7 +123,9 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
             ("burn-in", prediction.burn_in_text, "tokens, one effective token per typical query"),
             ("output variance", variance, f"{limit.method}, +- {error:.1g}"),
         ]
-    _print_facts(console, facts)
+    names, numbers = (max(len(fact[i]) for fact in facts) for i in (0, 1))
+    for name, number, remark in facts:
+        console.say(f"{name:{names}}  {number:{numbers}}  {remark}".rstrip())
     if isinstance(limit, NoLimit):
         return
     for note in prediction.notes:
@@ -140,18 +137,11 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
         console.print(_curve_table(prediction, simulated))
 
 
-def _print_facts(console: PlainConsole, facts: list[tuple[str, str, str]]) -> None:
-    """A name, a number and a remark on every line."""
-    names, numbers = (max(len(fact[i]) for fact in facts) for i in (0, 1))
-    for name, number, remark in facts:
-        console.say(f"{name:{names}}  {number:{numbers}}  {remark}".rstrip())
-
-
 def _exponent_table(prediction: Prediction) -> PlainTable:
     beta, c = prediction.exponents, prediction.constants
     assert beta is not None
     assert c is not None
-    table = plain_table("Asymptotic exponents beta of error ~ C n^-beta")
+    table = PlainTable("Asymptotic exponents beta of error ~ C n^-beta")
     table.add_column("error of")
     table.add_column("beta", justify="right")
     table.add_column("C", justify="right")
@@ -185,7 +175,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
 def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> PlainTable:
     curves = prediction.curves
     title = f"Predicted errors at finite n (queries: {prediction.queries})"
-    table = plain_table(title, least=("cov rms", "cov", "mean rms", "mean"))
+    table = PlainTable(title, least=("cov rms", "cov", "mean rms", "mean"))
     table.add_column("n", justify="right")
     for name in curves:
         label = {"map": "map rms", "mean_rms": "mean rms", "cov_rms": "cov rms"}.get(name, name)
@@ -206,8 +196,10 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
         blank = [""] if simulated is not None else []
         slopes = [f"{c.slope():.3f}" for c in curves.values()]
         asymptotic = [f"{prediction.asymptotic(k):.3f}" for k in curves]
-        settled = [_from(prediction.settled_from(k)) for k in curves]
-        reached = [_from(prediction.constant_from(k)) for k in curves]
+        settled, reached = (
+            ["-" if n is None else plain_count(n) for n in map(start, curves)]
+            for start in (prediction.settled_from, prediction.constant_from)
+        )
         table.add_section()
         table.add_row("slope", *slopes, *blank)
         table.add_row("conjectured", *asymptotic, *blank)
@@ -219,7 +211,3 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
             "from there on. Constant from: the error is within 10% of its C n^-beta from there on."
         )
     return table
-
-
-def _from(n: float | None) -> str:
-    return "-" if n is None else plain_count(n)

@@ -37,10 +37,27 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         try:
-            _write(temporary, data)
+            # Its name can be foreseen: what lies there already, perhaps a link, goes first.
+            temporary.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+            handle = os.open(temporary, flags, 0o666)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                os.fsync(handle)
+            finally:
+                os.close(handle)
             os.replace(temporary, path)
-            if named:
-                _sync_folder(path.parent)
+            if named:  # a renamed file survives a power cut when its folder is on the disk
+                handle = os.open(path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # not every file system can, nor needs to
+                        raise
+                finally:
+                    os.close(handle)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -117,39 +134,3 @@ def check_room_for(folder: Path, what: str) -> None:
             f"{what}: {there} cannot be written; choose another place, or give the directory other "
             "rights"
         )
-
-
-def clean_leftovers(folder: Path) -> int:
-    """Remove temporary files that a killed process left in a folder; return their number."""
-    leftovers = [
-        path for path in folder.glob(f".*{TEMPORARY}") if path.is_symlink() or path.is_file()
-    ]
-    for path in leftovers:
-        path.unlink(missing_ok=True)
-    return len(leftovers)
-
-
-def _write(path: Path, data: bytes) -> None:
-    # Its name can be foreseen: what lies there already, perhaps a link to elsewhere, goes first.
-    path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(path, flags, 0o666)
-    try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk, so that a renamed file survives a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some file systems cannot do this, and need not
-            raise
-    finally:
-        os.close(handle)

@@ -44,7 +44,6 @@ _TYPES = {
     "object": "an object",
     "array": "a list",
 }
-_UNKNOWN = object()
 #: Longest path of a field that a message shows.
 _LONGEST = 200
 
@@ -133,9 +132,9 @@ def allowed(message: str, kind: Any = None) -> str:
 
 def _said(message: str, tree: Any) -> str:
     """Field, value and rule, in words."""
-    found = _PLACE.fullmatch(message)
-    assert found is not None
-    said, where = found["said"], found["where"] or "$"
+    match = _PLACE.fullmatch(message)
+    assert match is not None
+    said, where = match["said"], match["where"] or "$"
     steps = _STEP.findall(where.removeprefix("key in ").removeprefix("$"))
     field = printable("".join(f".{name}" if name else f"[{i}]" for name, i in steps)).lstrip(".")
     field = field if len(field) <= _LONGEST else field[: _LONGEST - 3] + "..."
@@ -143,16 +142,11 @@ def _said(message: str, tree: Any) -> str:
         return f"{field or 'it'} has no {said.rpartition(' ')[2].strip('`')!r}"
     if said.startswith("Object contains unknown field "):
         return f"{field or 'it'} has {said.rpartition(' ')[2].strip('`')!r}, which is not known"
-    value = _value(tree, steps)
-    shown = "" if value is _UNKNOWN else f" is {shortened(value)}"
+    value = tree
+    try:
+        for name, index in steps:
+            value = value[name] if name else value[int(index)]
+        shown = f" is {shortened(value)}"
+    except (LookupError, TypeError, ValueError):  # the path does not say which one it is
+        shown = ""
     return f"{field or 'it'}{shown}; it must be {allowed(said)}"
-
-
-def _value(tree: Any, steps: list[tuple[str, str]]) -> Any:
-    """The value at the end of a path, if the path says which one it is."""
-    for name, index in steps:
-        try:
-            tree = tree[name] if name else tree[int(index)]
-        except (LookupError, TypeError, ValueError):
-            return _UNKNOWN
-    return tree

@@ -17,9 +17,3 @@ class InputError(EsscherError, ValueError):
 
 class UndefinedError(EsscherError, ArithmeticError):
     """A quantity that does not exist for this object, such as the covariance of a Cauchy law."""
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out; torch has no class for its own."""
-    said = ("not enough memory", "can't allocate memory", "out of memory")
-    return isinstance(error, MemoryError) or any(words in str(error) for words in said)

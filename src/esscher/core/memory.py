@@ -18,8 +18,8 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 #: Peaks that differ by no more are the same: in one process, the same prompt of 2,048 tokens read
 #: four times by SmolLM2 had peaks of 1,241 to 1,341 MB.
 NOISE = 100_000_000
-#: What takes the mark back, and bytes of the status at most.
-_RESET, _LONGEST = b"5", 2**20
+#: Bytes of the status at most.
+_LONGEST = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,28 @@ class MemoryWatch:
         self._status = status
         gc.collect()
         give_back()  # earlier work is not to count
-        self._begun = _reset(clear)
+        self._begun = False
+        with suppress(OSError, InputError):
+            handle = open_regular_for_writing(clear)
+            try:
+                self._begun = os.write(handle, b"5") == 1  # takes the mark back
+            finally:
+                os.close(handle)
 
     @property
     def peak(self) -> PeakMemory:
         """The most memory since the watch began, else since the process did."""
-        if self._begun and (mark := _mark(self._status)) is not None:
-            return PeakMemory(mark, whole=False)
-        return PeakMemory(_of_process(), whole=True)
+        with suppress(OSError, InputError):
+            for line in read_file(self._status, _LONGEST).splitlines() if self._begun else ():
+                words = line.split()  # VmHWM:   1234 kB
+                if words[:1] == [b"VmHWM:"] and words[1:2] and words[1].isdigit():
+                    return PeakMemory(1024 * int(words[1]), whole=False)
+        try:
+            import resource
+        except ImportError:  # not on Windows
+            return PeakMemory(None, whole=True)
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return PeakMemory(most if sys.platform == "darwin" else 1024 * most, whole=True)
 
 
 def give_back() -> None:
@@ -70,32 +84,3 @@ def give_back() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # not every library of C has it
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def _reset(clear: Path) -> bool:
-    with suppress(OSError, InputError):
-        handle = open_regular_for_writing(clear)
-        try:
-            return os.write(handle, _RESET) == len(_RESET)
-        finally:
-            os.close(handle)
-    return False
-
-
-def _mark(status: Path) -> int | None:
-    """The mark, in bytes; the line is ``VmHWM:   1234 kB``."""
-    with suppress(OSError, InputError):
-        for line in read_file(status, _LONGEST).splitlines():
-            words = line.split()
-            if words[:1] == [b"VmHWM:"] and words[1:2] and words[1].isdigit():
-                return 1024 * int(words[1])
-    return None
-
-
-def _of_process() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most

@@ -142,24 +142,19 @@ class Option:
         """The option on the command line."""
         return f"--{(self.command or self.name).replace('_', '-')}"
 
-    @property
-    def takes_none(self) -> bool:
-        """Whether None is a value, rather than one that is yet to be known."""
-        return self.type is Any or NoneType in get_args(self.type)
-
 
 @cache
 def options_of(study: type) -> tuple[Option, ...]:
     """Return the options of a study, a dataclass, in the order of its fields."""
     hints = get_type_hints(study, include_extras=True)
-    found = []
+    options = []
     for field in fields(study):
         name, hint = field.name, hints[field.name]
         metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Meta) and m.extra]
         if not metas:
             raise TypeError(f"{study.__name__}.{name} has no option(...) in its type")
         extra: dict[str, Any] = dict(metas[-1].extra or {})
-        found.append(
+        options.append(
             Option(
                 name=name,
                 type=get_args(hint)[0],
@@ -174,15 +169,15 @@ def options_of(study: type) -> tuple[Option, ...]:
                 default=field.default,
             )
         )
-    return tuple(found)
+    return tuple(options)
 
 
 def _bounded(hint: Any) -> Any:
     """A type with its bounds; where None is allowed as well, they are those of the other type."""
-    kind, *about = get_args(hint)
+    kind, *metas = get_args(hint)
     rest = [part for part in get_args(kind) if part is not NoneType]
     if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
-        return Annotated[rest[0], *about] | None
+        return Annotated[rest[0], *metas] | None
     return hint
 
 
@@ -200,8 +195,11 @@ def checked(option: Option, value: Any) -> Any:
         return as_path(value, option.name)
     if isinstance(value, str) and option.metavar in LISTS:
         value = listed(option, value, option.name)
-    given = _plain(value, _whole(option.type))
-    given = _as_list(given, _item(option.type))
+    given, item = _plain(value, _whole(option.type)), _item(option.type)
+    if item is str and isinstance(given, str):
+        given = [name.strip() for name in given.split(",")] if given else []
+    elif item is float and isinstance(given, int | float):
+        given = [given]
     try:
         if isinstance(given, int) and given > LARGEST:
             raise msgspec.ValidationError(f"Expected `int` <= {LARGEST}")
@@ -213,19 +211,15 @@ def checked(option: Option, value: Any) -> Any:
         said, _, place = str(error).partition(" - at `")
         shown = given if isinstance(value, np.ndarray | np.generic) else value
         each = "each entry" if "[" in place else "it"
+        kinds = (option.annotation, *get_args(option.annotation))
+        metas = [m for k in kinds for m in getattr(k, "__metadata__", ()) if isinstance(m, Meta)]
+        bounds = [bound for m in metas for bound in (m.le, m.lt) if bound is not None]
+        # a percentage where a share is wanted is taken for a slip
+        slip = isinstance(given, int | float) and 2 <= given <= 100 and min(bounds, default=2) <= 1
         raise InputError(
             f"{option.name} is {shortened(shown)}; {each} must be {allowed(said, option.type)}"
-            + _meant(option, given)
+            + (f"; did you mean {given / 100:g}?" if slip else "")
         ) from error
-
-
-def _meant(option: Option, given: Any) -> str:
-    """A percentage where a share is wanted is taken for a slip."""
-    kinds = (option.annotation, *get_args(option.annotation))
-    metas = [m for kind in kinds for m in getattr(kind, "__metadata__", ()) if isinstance(m, Meta)]
-    bounds = [b for m in metas for b in (m.le, m.lt) if b is not None]
-    percent = isinstance(given, int | float) and 2 <= given <= 100
-    return f"; did you mean {given / 100:g}?" if percent and bounds and min(bounds) <= 1 else ""
 
 
 def _plain(value: Any, whole: bool) -> Any:
@@ -237,13 +231,6 @@ def _plain(value: Any, whole: bool) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | dict):
         return [_plain(item, whole) for item in value]
     return value
-
-
-def _as_list(value: Any, item: Any) -> Any:
-    """A number as a list of it, names with commas as a list of names, where a list is wanted."""
-    if item is str and isinstance(value, str):
-        return [name.strip() for name in value.split(",")] if value else []
-    return [value] if item is float and isinstance(value, int | float) else value
 
 
 def _item(kind: Any) -> Any:
@@ -287,92 +274,62 @@ def listed(option: Option, text: str, name: str) -> Any:
     InputError
         Naming the option and the text.
     """
-    whole = _item(option.type) is int
+    if _item(option.type) is not int:
+        real = option.metavar == "A:B:K"
+        return geometric_sizes(text, None, name) if real else numbers(text, name)
     if option.metavar == "A:B:K":
-        if not whole:
-            return geometric_numbers(text, name)
-        return geometric_sizes(text, _smallest(option), name)
-    return whole_numbers(text, name) if whole else numbers(text, name)
-
-
-def _smallest(option: Option) -> int:
-    """The smallest number that a list of whole numbers may have."""
-    parts = (
-        get_args(option.type) if get_origin(option.type) in (Union, UnionType) else (option.type,)
-    )
-    item = next(get_args(part)[0] for part in parts if get_origin(part) is tuple)
-    bounds = [m.ge for m in getattr(item, "__metadata__", ()) if m.ge is not None]
-    return int(max(bounds, default=2))
-
-
-def geometric_sizes(text: str, smallest: int = 2, option: str = "--sizes") -> Array:
-    """Read ``a:b:k`` (k sizes in geometric progression), ``a:b`` (one per decade) or ``a,b,c``."""
-    parts = text.split(":")
-    if len(parts) == 1:
-        return as_sizes(numbers(text, option), option, smallest)
-    if len(parts) > 3:
-        raise InputError(
-            f"{option} is {text!r}; write first:last:count, first:last or a list a,b,c"
-        )
-    first, last = (_number(part, option) for part in parts[:2])
-    if not (smallest <= first < last < np.inf):
-        raise InputError(
-            f"{option} is {text!r}; it must start at n = {smallest} or more and end above its start"
-        )
-    count = round(np.log10(last / first)) + 1 if len(parts) == 2 else _number(parts[2], option)
-    if count != int(count) or not 2 <= count <= 10_000:
-        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
-    grid = np.unique(np.round(np.geomspace(first, last, int(max(count, 2)))))
-    return as_sizes(grid, option, smallest)
-
-
-def geometric_numbers(text: str, option: str) -> Array:
-    """Read ``a:b:k`` (k numbers in geometric progression), or ``a,b,c``."""
-    parts = text.split(":")
-    if len(parts) == 1:
-        return numbers(text, option)
-    if len(parts) != 3:
-        raise InputError(f"{option} is {text!r}; write first:last:count or a list a,b,c")
-    first, last, count = numbers(",".join(parts), option)
-    if not 0 < first < last:
-        raise InputError(f"{option} is {text!r}; it must start above 0 and end above its start")
-    if count != int(count) or not 2 <= count <= 10_000:
-        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
-    return np.geomspace(first, last, int(count))
-
-
-def whole_numbers(text: str | None, option: str) -> list[int] | None:
-    """Read ``0,3`` or ``0-5`` or both; None for an option that was not given."""
-    if text is None:
-        return None
-    found: list[int] = []
+        parts = get_args(option.type) if get_origin(option.type) is not tuple else (option.type,)
+        entry = next(get_args(part)[0] for part in parts if get_origin(part) is tuple)
+        least = [m.ge for m in getattr(entry, "__metadata__", ()) if m.ge is not None]
+        return geometric_sizes(text, int(max(least, default=2)), name)
+    whole: list[int] = []
     for part in text.split(","):
         ends = part.split("-")
         if not all(_WHOLE.fullmatch(end.strip()) for end in ends) or len(ends) > 2:
-            raise InputError(
-                f"{option} is {text!r}; write numbers such as 0,3 or ranges such as 0-5"
-            )
+            raise InputError(f"{name} is {text!r}; write numbers such as 0,3 or ranges such as 0-5")
         first, last = int(ends[0]), int(ends[-1])
         if last < first:
-            raise InputError(f"{option} is {text!r}; the range {part} runs backwards")
-        if last - first + len(found) > MOST_NUMBERS:
+            raise InputError(f"{name} is {text!r}; the range {part} runs backwards")
+        if last - first + len(whole) > MOST_NUMBERS:
             raise InputError(
-                f"{option} is {text[:80]!r}; at most {MOST_NUMBERS} numbers can be given"
+                f"{name} is {text[:80]!r}; at most {MOST_NUMBERS} numbers can be given"
             )
-        found += list(range(first, last + 1))
-    return found
+        whole += range(first, last + 1)
+    return whole
+
+
+def geometric_sizes(text: str, smallest: int | None = 2, option: str = "--sizes") -> Array:
+    """Read ``a:b:k`` (k numbers in geometric progression), ``a:b`` (one per decade) or ``a,b,c``.
+
+    Numbers of tokens are rounded, and at least ``smallest``; without one, any positive numbers.
+    """
+    parts = text.split(":")
+    if len(parts) == 1:
+        given = numbers(text, option)
+        return given if smallest is None else as_sizes(given, option, smallest)
+    if len(parts) > 3 or (smallest is None and len(parts) == 2):
+        forms = "first:last:count or" if smallest is None else "first:last:count, first:last or"
+        raise InputError(f"{option} is {text!r}; write {forms} a list a,b,c")
+    first, last, *rest = numbers(",".join(parts), option)
+    if not (0 < first < last if smallest is None else smallest <= first < last):
+        start = "above 0" if smallest is None else f"at n = {smallest} or more"
+        raise InputError(f"{option} is {text!r}; it must start {start} and end above its start")
+    count = rest[0] if rest else max(2, round(np.log10(last / first)) + 1)
+    if count != int(count) or not 2 <= count <= 10_000:
+        raise InputError(f"{option} is {text!r}; the count must be a whole number of at least 2")
+    grid = np.geomspace(first, last, int(count))
+    return grid if smallest is None else as_sizes(np.unique(np.round(grid)), option, smallest)
 
 
 def numbers(text: str, option: str) -> Array:
     """Read a list of numbers separated by commas."""
-    return np.array([_number(part, option) for part in text.split(",")])
-
-
-def _number(text: str, option: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{option}: {text!r} is not a number") from None
-    if not np.isfinite(value):
-        raise InputError(f"{option}: {text!r} is not finite")
-    return value
+    values = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            raise InputError(f"{option}: {part!r} is not a number") from None
+        if not math.isfinite(value):
+            raise InputError(f"{option}: {part!r} is not finite")
+        values.append(value)
+    return np.array(values)

@@ -26,7 +26,16 @@ def printable(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_safe, text))
+    shown = []
+    for char in text:
+        code = ord(char)
+        if char in _PLAIN or char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
+            shown.append(char)
+        elif code < 256:
+            shown.append(f"\\x{code:02x}")
+        else:
+            shown.append(f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}")
+    return "".join(shown)
 
 
 def shortened(value: object, length: int = SHOWN) -> str:
@@ -65,6 +74,49 @@ def about(number: float) -> str:
     return plain_count(float(f"{number:.3g}"))
 
 
+#: Significant digits from beyond which powers of ten are written, and below which.
+LARGEST, SMALLEST = 1e7, 1e-4
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def shown(value: Any, how: str = "s3", missing: str = "–") -> str:
+    """A value in a format; ``show/page/numbers.js`` does the same in a page.
+
+    Parameters
+    ----------
+    value
+        A number, a word or a truth value.
+    how
+        A letter and a number of places: ``d2`` (two decimals), ``s3`` (three significant digits),
+        ``p1`` (percent, one decimal), ``n0`` (whole numbers), ``n3`` (whole numbers of which three
+        digits count, such as estimated tokens), ``text``; or ``two``, see :func:`two_digits`.
+    missing
+        What stands for a value that is not there.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return missing
+    if how == "text" or isinstance(value, (str, bool)):
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if how == "two":
+        return two_digits(value)
+    number, places = float(value), int(how[1:])
+    if math.isinf(number):
+        return "∞" if number > 0 else "-∞"
+    if how[0] == "d":
+        return f"{number:,.{places}f}"
+    if how[0] == "p":
+        return f"{100 * number:.{places}f}%"
+    if how[0] == "n" and abs(number) < LARGEST:
+        return f"{float(f'{number:.{places}g}') if places else number:,.0f}"
+    if number == 0:
+        return "0"
+    digits, power = places or 3, math.floor(math.log10(abs(number)))
+    if not SMALLEST <= abs(number) < LARGEST:
+        head = number / 10.0**power
+        return f"{head:.{digits - 1}f}×10{str(power).translate(_SUPERSCRIPTS)}"
+    return f"{number:,.{max(0, digits - 1 - power)}f}"
+
+
 def two_digits(number: float) -> str:
     """A measured number in two significant digits, in plain digits between 0.0001 and 10^15."""
     if not math.isfinite(number) or number == 0:
@@ -76,20 +128,22 @@ def two_digits(number: float) -> str:
     return f"{rounded:,.{places}f}"
 
 
-def between(value: float, ends: tuple[float | None, float | None] | None) -> str:
-    """A measured number in two digits, with the ends of its interval if it has one."""
-    low, high = (None, None) if ends is None else ends
+def between(
+    value: Any, ends: tuple[float | None, float | None] | None = None, how: str = "two"
+) -> str:
+    """A measured number with the ends of its interval, if both are known; see :func:`shown`."""
+    text = shown(value, how)
+    low, high = ends or (None, None)
     if low is None or high is None:
-        return two_digits(value)
-    return f"{two_digits(value)} ({two_digits(low)} to {two_digits(high)})"
+        return text
+    return f"{text} ({shown(low, how)} to {shown(high, how)})"
 
 
-def cosine_between(value: float, ends: tuple[float | None, float | None] | None) -> str:
-    """The same for a cosine, which is close to 1: three decimals."""
-    low, high = (None, None) if ends is None else ends
-    if low is None or high is None:
-        return f"{value:.3f}"
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+def visible(text: str) -> str:
+    """A token as it can be read: what is not printable, and text that runs backwards, by name."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def rates_said(counts: Mapping[Any, int], where: str) -> str:
@@ -148,27 +202,18 @@ def with_interval(value: float, ends: tuple[float, float]) -> str:
     return between(value, ends) if half > abs(value) else with_error(value, half)
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, thing: str, several: str | None = None) -> str:
     """A number with its noun: ``1 head``, ``2 heads``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    return f"{number:,} {thing if number == 1 else several or thing + 's'}"
 
 
 def byte_count(number: float) -> str:
     """A number of bytes in decimal units, three digits: ``94.4 MB``."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 999.5 or unit == "GB":
-            return f"{number:.3g} {unit}" if number < 999.5 else f"{number:,.0f} {unit}"
+    for unit in ("bytes", "kB", "MB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
         number /= 1000
-    raise AssertionError
-
-
-def _safe(char: str) -> str:
-    if char in _PLAIN or char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
-        return char
-    code = ord(char)
-    return (
-        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    )
+    return f"{number:.3g} GB" if number < 999.5 else f"{number:,.0f} GB"
 
 
 def announce(what: str, progress: bool | None = None) -> None:

@@ -187,22 +187,17 @@ def as_covariance(value: ArrayLike, name: str = "covariance") -> Array:
             f"but entry ({j}, {i}) is {matrix[j, i]:g}; pass (C + C.T) / 2 if this is rounding"
         )
     matrix = (matrix + matrix.T) / 2
-    if not is_positive_semidefinite(matrix):
+    jitter = ROUNDING * max(float(np.max(np.abs(np.diag(matrix)))), 0.0)
+    try:  # one Cholesky decomposition: no eigenvalue is below minus rounding
+        np.linalg.cholesky(matrix + jitter * np.eye(len(matrix)))
+    except np.linalg.LinAlgError:
+        if not matrix.any():
+            return matrix
         smallest = float(np.linalg.eigvalsh(matrix)[0])
         raise InputError(
             f"{name} is not positive semidefinite: its smallest eigenvalue is {smallest:g}"
-        )
+        ) from None
     return matrix
-
-
-def is_positive_semidefinite(matrix: Array) -> bool:
-    """Tell whether a symmetric matrix has no eigenvalue below minus rounding (one Cholesky)."""
-    jitter = ROUNDING * max(float(np.max(np.abs(np.diag(matrix)))), 0.0)
-    try:
-        np.linalg.cholesky(matrix + jitter * np.eye(len(matrix)))
-    except np.linalg.LinAlgError:
-        return not matrix.any()
-    return True
 
 
 def as_sizes(value: ArrayLike, name: str = "sizes", smallest: int = 2) -> Array:

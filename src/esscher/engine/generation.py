@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,8 +126,8 @@ class Comparison:
         at = self.parts_at - 1
         law = self.dense.likely[at] if at < len(self.dense.likely) else {}
         first, second = (
-            law.get(one.token_ids[at]) if at < one.new_tokens else None
-            for one in (self.dense, self.planned)
+            law.get(text.token_ids[at]) if at < text.new_tokens else None
+            for text in (self.dense, self.planned)
         )
         return first, second
 
@@ -166,9 +165,27 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
     """
     tokenizer = loaded.tokenizer
     if chat:
-        ids = _chat_ids(loaded, text)
-    else:
-        ids = tuple(map(int, tokenizer(text, verbose=False)["input_ids"]))
+        if not getattr(tokenizer, "chat_template", None):
+            raise InputError(
+                f"the tokenizer of {loaded.name!r} has no chat template; leave out --chat and "
+                "write the prompt as the model is to see it"
+            )
+        messages = [{"role": "user", "content": text}]
+        try:
+            # a template is a program of whoever made the model
+            text = bounded(
+                lambda: tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, tokenize=False
+                ),
+                f"the chat template of {loaded.name!r}",
+            )
+        except InputError as error:
+            raise InputError(
+                f"{error}; leave out --chat and write the prompt as the model is to see it"
+            ) from error
+    # a template has the special tokens already
+    tokens = tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]
+    ids = tuple(map(int, tokens))
     if not ids:
         raise InputError("the prompt has no tokens; give a text with words")
     known = len(loaded.model.get_input_embeddings().weight)
@@ -185,29 +202,6 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
             f"{room:,} tokens, or fewer new ones"
         )
     return ids
-
-
-def _chat_ids(loaded: LoadedModel, text: str) -> tuple[int, ...]:
-    if not getattr(loaded.tokenizer, "chat_template", None):
-        raise InputError(
-            f"the tokenizer of {loaded.name!r} has no chat template; leave out --chat and write "
-            "the prompt as the model is to see it"
-        )
-    said = [{"role": "user", "content": text}]
-    try:
-        # a template is a program of whoever made the model
-        prompt = bounded(
-            lambda: loaded.tokenizer.apply_chat_template(
-                said, add_generation_prompt=True, tokenize=False
-            ),
-            f"the chat template of {loaded.name!r}",
-        )
-    except InputError as error:
-        raise InputError(
-            f"{error}; leave out --chat and write the prompt as the model is to see it"
-        ) from error
-    found = loaded.tokenizer(prompt, add_special_tokens=False, verbose=False)["input_ids"]
-    return tuple(map(int, found))
 
 
 def generate(
@@ -240,31 +234,75 @@ def generate(
         Whether to remember the likeliest tokens of every step.
     """
     memory = MemoryWatch()
-    used = _own_cache(loaded) if cache is None else cache
-    watch = _Watch(LIKELIEST if likely else 0)
-    start = time.perf_counter()
-    found = _call(loaded, ids, used, new, temperature, seed, watch)
-    peak = memory.peak
     reduced = cache is not None
-    held = int(used.nbytes) if reduced else _bytes_of(used)
+    if cache is None:
+        cache = transformers_module().DynamicCache(config=loaded.model.config)
+    times: list[float] = []
+    likeliest: list[Mapping[int, float]] = []
+
+    def watch(input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Note when logits come, and the largest; change nothing."""
+        float(scores[0, 0])  # waits for the device
+        times.append(time.perf_counter())
+        if likely:
+            law = torch.softmax(scores[0].float(), dim=-1)
+            top = law.topk(min(LIKELIEST, len(law)))
+            likeliest.append(dict(zip(top.indices.tolist(), top.values.tolist(), strict=True)))
+        return scores
+
+    prompt = torch.tensor([ids], device=loaded.device)
+    sampling = {"do_sample": temperature is not None, "num_beams": 1, "repetition_penalty": 1.0}
+    if temperature is not None:
+        sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+        torch.manual_seed(seed)
+    model, tokenizer = loaded.model, loaded.tokenizer
+    # Nothing is taken from the model's generation_config.json but the tokens that begin and end
+    # texts: stop strings, penalties and the like would need more than a model and its cache, or
+    # change the tokens that are compared.
+    config = model.generation_config
+    ends = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id")}
+    padding = (tokenizer.pad_token_id, config.pad_token_id, tokenizer.eos_token_id, 0)
+    model.generation_config = transformers_module().GenerationConfig(**ends)
+    start = time.perf_counter()
+    try:
+        with quiet():
+            out = model.generate(
+                input_ids=prompt,
+                attention_mask=torch.ones_like(prompt),
+                past_key_values=cache,
+                max_new_tokens=new,
+                logits_processor=transformers_module().LogitsProcessorList([watch]),
+                pad_token_id=next(token for token in padding if token is not None),
+                cache_implementation=None,
+                **sampling,
+            )
+    finally:
+        model.generation_config = config
+    peak = memory.peak
+    token_ids = tuple(map(int, out[0, len(ids) :].tolist()))
+    if reduced:
+        cache_bytes, dense_bytes = int(cache.nbytes), int(cache.dense_nbytes)
+        kept = float(cache.kept.mean()) / int(cache.get_seq_length())
+    else:
+        cache_bytes = sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in cache.layers)
+        dense_bytes, kept = cache_bytes, 1.0
     return Generation(
-        text=_text(loaded, ids, found),
+        text=_text(loaded, ids, token_ids),
         tokens=len(ids),
-        token_ids=found,
-        prompt_seconds=watch.times[0] - start,
-        decode_seconds=watch.times[-1] - watch.times[0],
-        cache_bytes=held,
-        dense_bytes=int(used.dense_nbytes) if reduced else held,
-        kept=float(used.kept.mean()) / int(used.get_seq_length()) if reduced else 1.0,
+        token_ids=token_ids,
+        prompt_seconds=times[0] - start,
+        decode_seconds=times[-1] - times[0],
+        cache_bytes=cache_bytes,
+        dense_bytes=dense_bytes,
+        kept=kept,
         peak=peak,
-        likely=tuple(watch.likely),
+        likely=tuple(likeliest),
     )
 
 
 def warm_up(loaded: LoadedModel, ids: tuple[int, ...], cache: Any = None) -> None:
-    """Generate a little, and forget it: what only the first call does is not to be measured."""
-    used = _own_cache(loaded) if cache is None else cache
-    _call(loaded, ids[:WARM_PROMPT], used, WARM_NEW, None, 0, _Watch(0))
+    """Generate a little, and forget it: the first call is slower, and is not to be measured."""
+    generate(loaded, ids[:WARM_PROMPT], cache, new=WARM_NEW)
 
 
 def compare(
@@ -299,79 +337,14 @@ def compare(
         (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
         min(len(first), len(second)),
     )
-    found = Comparison(
+    comparison = Comparison(
         dense=dense,
         planned=planned,
         parts_at=None if first == second else same + 1,
         common=_text(loaded, ids, first[:same]),
         before=loaded.tokenizer.decode((ids + first[:same])[-AROUND:], skip_special_tokens=True),
     )
-    return found, cache
-
-
-class _Watch:
-    """A processor of logits that changes nothing: notes when they come, and the largest."""
-
-    def __init__(self, likeliest: int) -> None:
-        self.times: list[float] = []
-        self.likely: list[Mapping[int, float]] = []
-        self._count = likeliest
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        float(scores[0, 0])  # waits for the device
-        self.times.append(time.perf_counter())
-        if self._count:
-            law = torch.softmax(scores[0].float(), dim=-1)
-            top = law.topk(min(self._count, len(law)))
-            self.likely.append(dict(zip(top.indices.tolist(), top.values.tolist(), strict=True)))
-        return scores
-
-
-def _call(
-    loaded: LoadedModel,
-    ids: tuple[int, ...],
-    cache: Any,
-    new: int,
-    temperature: float | None,
-    seed: int,
-    watch: _Watch,
-) -> tuple[int, ...]:
-    """Let transformers generate; return the new tokens."""
-    prompt = torch.tensor([ids], device=loaded.device)
-    choice = {"do_sample": temperature is not None, "num_beams": 1, "repetition_penalty": 1.0}
-    if temperature is not None:
-        choice |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
-        torch.manual_seed(seed)
-    tokenizer, config = loaded.tokenizer, loaded.model.generation_config
-    padding = [tokenizer.pad_token_id, config.pad_token_id, tokenizer.eos_token_id, 0]
-    with quiet(), _plain_generation(loaded.model):
-        out = loaded.model.generate(
-            input_ids=prompt,
-            attention_mask=torch.ones_like(prompt),
-            past_key_values=cache,
-            max_new_tokens=new,
-            logits_processor=transformers_module().LogitsProcessorList([watch]),
-            pad_token_id=next(token for token in padding if token is not None),
-            cache_implementation=None,
-            **choice,
-        )
-    return tuple(map(int, out[0, len(ids) :].tolist()))
-
-
-@contextmanager
-def _plain_generation(model: Any) -> Iterator[None]:
-    """Take nothing from the model's generation_config.json but the tokens that begin and end texts.
-
-    Stop strings, penalties and the like would need more than a model and its cache, or change the
-    tokens that are compared.
-    """
-    own = model.generation_config
-    ends = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id")}
-    model.generation_config = transformers_module().GenerationConfig(**ends)
-    try:
-        yield
-    finally:
-        model.generation_config = own
+    return comparison, cache
 
 
 def _text(loaded: LoadedModel, ids: tuple[int, ...], new: tuple[int, ...]) -> str:
@@ -382,11 +355,3 @@ def _text(loaded: LoadedModel, ids: tuple[int, ...], new: tuple[int, ...]) -> st
     if both.startswith(before):
         return str(both[len(before) :])
     return str(tokenizer.decode(list(new), skip_special_tokens=True))
-
-
-def _own_cache(loaded: LoadedModel) -> Any:
-    return transformers_module().DynamicCache(config=loaded.model.config)
-
-
-def _bytes_of(cache: Any) -> int:
-    return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in cache.layers)

@@ -1,16 +1,14 @@
-"""A passage read many times with different attention: what every layer and the model's end say.
+"""A passage read many times with different attention: outputs of every layer and of the model.
 
 In a decoder the beginning of a passage, the prefix, is read once, dense, and kept as a key cache;
-the queries are the tokens after it, which is what a reduced cache is asked. In an encoder all
-tokens are queries.
+the queries are the tokens after it. In an encoder all tokens are queries.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +20,8 @@ from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.text import Passage
 
-#: Positions at most at which a decoder's next-token laws are compared: each is as long as the
-#: vocabulary.
+#: Positions at most at which a decoder's next-token distributions are compared: each is as long as
+#: the vocabulary.
 POSITIONS = 256
 
 
@@ -42,9 +40,9 @@ class Pass:
         vocabulary]. Encoder: the passage's embedding, [hidden].
     """
 
-    attention: list[Tensor] = field(default_factory=list)
-    residual: list[Tensor] = field(default_factory=list)
-    end: Tensor = field(default_factory=lambda: torch.zeros(0))
+    attention: list[Tensor]
+    residual: list[Tensor]
+    end: Tensor
 
 
 class PassageReader:
@@ -63,10 +61,10 @@ class PassageReader:
 
     Attributes
     ----------
-    asking
+    query_rows
         Rows of the queries at which errors are measured: all that are not delimiters.
     positions
-        Rows of the queries at which next-token laws are compared (decoders).
+        Rows of the queries at which next-token distributions are compared (decoders).
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class PassageReader:
         check_supported(loaded)
         self.loaded, self.passage, self.prefix = loaded, passage, prefix
         self._ids = torch.from_numpy(passage.ids)[None].to(loaded.device)
-        self.asking = torch.from_numpy(np.flatnonzero(~passage.is_delimiter[prefix:]))
+        self.query_rows = torch.from_numpy(np.flatnonzero(~passage.is_delimiter[prefix:]))
         queries = len(passage.ids) - prefix
         # the last token's successor is not in the passage
         count = min(POSITIONS, queries - 1)
@@ -104,43 +102,45 @@ class PassageReader:
         cache
             What a decoder has read before the queries; by default the dense prefix. It grows.
         """
-        found = Pass()
+        attention: list[Tensor] = []
+        residual: list[Tensor] = []
 
         def watch(inputs: LayerInputs) -> Tensor | None:
             output = replacement(inputs)
-            found.attention.append((inputs.own() if output is None else output)[0].cpu())
+            attention.append((inputs.own() if output is None else output)[0].cpu())
             return output
 
-        with (
-            torch.no_grad(),
-            attention_override(self.loaded, watch),
-            _watching_blocks(self.loaded, found.residual),
-        ):
-            end = self.end(cache)
-        return Pass(found.attention, found.residual, end.cpu())
+        def keep(module: Any, args: Any, output: Any) -> None:
+            hidden = output[0] if isinstance(output, tuple) else output
+            residual.append(hidden[0].detach().to("cpu", torch.float32))
+
+        blocks = self.loaded.family.blocks(self.loaded.model)
+        handles = [block.register_forward_hook(keep) for block in blocks]
+        try:
+            with torch.no_grad(), attention_override(self.loaded, watch):
+                end = self.end(cache)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return Pass(attention, residual, end.cpu())
 
     def end(self, cache: Any = None) -> Tensor:
         """Run the model on the queries, with whatever attention it has now; see :class:`Pass`."""
-        return self._next_token_laws(cache) if self.loaded.causal else self._embedding()
-
-    def _next_token_laws(self, cache: Any) -> Tensor:
-        if cache is None:
-            # a copy: the call appends to the cache, and a sliding one cannot be cut back
-            cache = copy.deepcopy(self.cache)
-        output = self.loaded.model(
-            input_ids=self._ids[:, self.prefix :],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=self.positions.to(self.loaded.device),
-        )
-        return torch.log_softmax(output.logits[0].to(torch.float32), dim=-1)
-
-    def _embedding(self) -> Tensor:
-        options = {"use_cache": False} if self.loaded.family.decoder else {}
-        output = self.loaded.backbone(
+        loaded = self.loaded
+        if loaded.causal:
+            output = loaded.model(
+                input_ids=self._ids[:, self.prefix :],
+                # a copy: the call appends to the cache, and a sliding one cannot be cut back
+                past_key_values=copy.deepcopy(self.cache) if cache is None else cache,
+                use_cache=True,
+                logits_to_keep=self.positions.to(loaded.device),
+            )
+            return torch.log_softmax(output.logits[0].to(torch.float32), dim=-1)
+        options = {"use_cache": False} if loaded.family.decoder else {}
+        output = loaded.backbone(
             input_ids=self._ids, attention_mask=torch.ones_like(self._ids), **options
         )
-        text = torch.from_numpy(~self.passage.is_delimiter).to(self.loaded.device)
+        text = torch.from_numpy(~self.passage.is_delimiter).to(loaded.device)
         states: Tensor = output.last_hidden_state[0]
         return states[text].to(torch.float32).mean(dim=0)
 
@@ -159,7 +159,7 @@ def read_prompt(loaded: LoadedModel, ids: Tensor, watch: Callable[[LayerInputs],
 
 
 def check_supported(loaded: LoadedModel) -> None:
-    """Refuse a causal model that cannot be asked for next tokens on a key cache."""
+    """Refuse a causal model without a next-token head."""
     loaded.outline.check_supported()
     if loaded.causal and loaded.model.get_output_embeddings() is None:
         raise InputError(
@@ -169,10 +169,10 @@ def check_supported(loaded: LoadedModel) -> None:
 
 
 def compare_laws(dense: Tensor, other: Tensor, next_tokens: Tensor) -> dict[str, float]:
-    """Compare next-token laws, given as logarithms [positions, vocabulary].
+    """Compare next-token distributions, given as logarithms [positions, vocabulary].
 
     ``kl``: mean of KL(dense || other) in nats. ``top1``: share of positions with the same most
-    likely token. ``nll``: mean surprise of the other law at the token that follows, in nats.
+    likely token. ``nll``: mean surprise of the other one at the token that follows, in nats.
     """
     divergence = (dense.exp() * (dense - other)).sum(dim=-1, dtype=torch.float64)
     same = dense.argmax(dim=-1) == other.argmax(dim=-1)
@@ -184,21 +184,5 @@ def compare_laws(dense: Tensor, other: Tensor, next_tokens: Tensor) -> dict[str,
 
 
 def surprise(law: Tensor, next_tokens: Tensor) -> float:
-    """Mean surprise of a law at the tokens that follow, in nats."""
+    """Mean surprise of distributions at the tokens that follow, in nats."""
     return float(-law.gather(1, next_tokens[:, None]).double().mean())
-
-
-@contextlib.contextmanager
-def _watching_blocks(loaded: LoadedModel, states: list[Tensor]) -> Iterator[None]:
-    """Append what every block returns, within the block."""
-
-    def keep(module: Any, args: Any, output: Any) -> None:
-        hidden = output[0] if isinstance(output, tuple) else output
-        states.append(hidden[0].detach().to("cpu", torch.float32))
-
-    handles = [block.register_forward_hook(keep) for block in loaded.family.blocks(loaded.model)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

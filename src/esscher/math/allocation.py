@@ -49,20 +49,14 @@ class EffectCurve:
         e = np.minimum.accumulate(np.asarray(effects, dtype=np.float64))
         corners: list[int] = []
         for i in range(len(n)):
-            while len(corners) > 1 and _above(n, e, corners[-2], corners[-1], i):
+            while len(corners) > 1:
+                a, b = corners[-2:]
+                # whether corner b lies on or above the line from a to i
+                if not (e[b] - e[a]) * (n[i] - n[a]) >= (e[i] - e[a]) * (n[b] - n[a]):
+                    break
                 corners.pop()
             corners.append(i)
         return cls(n[corners], e[corners])
-
-    @property
-    def lowest(self) -> int:
-        """Smallest budget."""
-        return int(self.sizes[0])
-
-    @property
-    def highest(self) -> int:
-        """Largest budget."""
-        return int(self.sizes[-1])
 
     def __call__(self, n: Array | float) -> Array:
         """Effect at budgets between the first and the last corner."""
@@ -111,13 +105,14 @@ def allocate(curves: Sequence[EffectCurve], total: int) -> Allocation:
     InputError
         If the total is below the sum of the smallest budgets.
     """
-    lowest = sum(curve.lowest for curve in curves)
+    smallest = np.array([curve.sizes[0] for curve in curves], dtype=np.int64)
+    lowest = int(smallest.sum())
     if total < lowest:
         raise InputError(
             f"a total of {total:,} tokens is below the {lowest:,} that must be kept; the smallest "
             f"possible budget is {lowest:,} tokens"
         )
-    budgets = np.array([curve.lowest for curve in curves], dtype=np.int64)
+    budgets = smallest.copy()
     # segments of all curves, best gain per token first; a unit's own come in order, being convex
     unit = np.concatenate([np.full(len(c.sizes) - 1, u) for u, c in enumerate(curves)])
     length = np.concatenate([np.diff(c.sizes) for c in curves])
@@ -152,8 +147,3 @@ def smallest_within(curves: Sequence[EffectCurve], tolerances: Array) -> NDArray
         (a, b), (x, y) = curve.effects[i - 1 : i + 1], curve.sizes[i - 1 : i + 1]
         out[u] = int(np.ceil(x + (a - tolerance) / (a - b) * (y - x) - 1e-9))
     return out
-
-
-def _above(n: NDArray[np.int64], e: Array, a: int, b: int, c: int) -> bool:
-    """Whether corner b lies on or above the line from a to c."""
-    return bool((e[b] - e[a]) * (n[c] - n[a]) >= (e[c] - e[a]) * (n[b] - n[a]))

@@ -10,6 +10,7 @@ from altair.typing import ChartType
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import Array
+from esscher.math.heads import WeightHead
 from esscher.math.simulation import DirectErrors
 from esscher.math.statistics.laws import law_words
 from esscher.math.statistics.rate import Rate
@@ -30,7 +31,7 @@ CURVES = {
 SIMULATED = "map, simulated (2 s.e.)"
 #: The two kinds of mean often lie on one line: dashes show both.
 WHOLE, DASHED = (1, 0), (4, 2)
-#: Points that a panel needs to stand beside the other.
+#: Points that a panel needs to stand next to the other.
 WIDE = 200.0
 
 
@@ -39,34 +40,35 @@ def draw_prediction(
     simulated: DirectErrors | None = None,
     title: str | None = None,
 ) -> Plot:
-    """Draw predicted errors against n beside their local exponents; see :meth:`Prediction.plot`."""
+    """Draw predicted errors against n, and their local exponents; see :meth:`Prediction.plot`."""
     if not prediction.curves:
         raise InputError(
             "there is no curve to draw: the head has no infinite-token limit, or no sizes were "
             "given"
         )
-    name = _title(prediction) if title is None else title
+    if title is None:
+        head = prediction.head
+        law = type(head.law).__name__ if isinstance(head, WeightHead) else "Head"
+        title = (
+            f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
+            f"queries: {prediction.queries}"
+        )
     n = prediction.sizes
     x = Axis("n", "tokens n", log=True, limits=limits(n, log=True))
-    series = _series(prediction, simulated is not None)
-    panels = [_errors(prediction, simulated, x, series)]
-    if len(n) > 1:
-        panels.append(_exponents(prediction, x, series))
-    return Plot(figure(panels, name, least=WIDE))
-
-
-def _series(prediction: Prediction, simulated: bool) -> Series:
-    own = list(prediction.curves)
-    dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in own]
-    names, colours = zip(*(CURVES[curve] for curve in own), strict=True)
-    more = [SIMULATED] if simulated else []
-    return Series(
+    names, colours = zip(*(CURVES[curve] for curve in prediction.curves), strict=True)
+    dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in prediction.curves]
+    more = [SIMULATED] if simulated is not None else []
+    series = Series(
         "curve",
         [*names, *more],
         colours=[*colours, BLACK],
         dashes=[*dashes, WHOLE],
-        shapes=[*["stroke"] * len(own), "circle"],
+        shapes=[*["stroke"] * len(names), "circle"],
     )
+    panels = [_errors(prediction, simulated, x, series)]
+    if len(n) > 1:
+        panels.append(_exponents(prediction, x, series))
+    return Plot(figure(panels, title, least=WIDE))
 
 
 def _errors(
@@ -132,15 +134,6 @@ def _burn_in(prediction: Prediction, x: Axis, y: Axis, name: str = "") -> list[C
     return [guides([mark], x, y, upright=True)] if inside else []
 
 
-def _title(prediction: Prediction) -> str:
-    head = prediction.head
-    law = type(head.law).__name__ if hasattr(head, "law") else "Head"
-    return (
-        f"{law} tokens, d = {head.key_dim}, H = {head.horizon:.3g}, F = {head.frobenius:.3g}, "
-        f"queries: {prediction.queries}"
-    )
-
-
 # The chart of a rate: errors, the fit, and exponents to compare with.
 
 #: Exponents to compare with: words, colour and dashes.
@@ -193,17 +186,17 @@ def draw_rate(rate: Rate) -> Plot:
 
 def _curves(rate: Rate, grid: Array) -> list[tuple[str, str, tuple[int, ...], Array]]:
     """Name, colour, dashes and errors of every line, those to compare with first."""
-    found = []
+    curves = []
     for field, (words, colour, dash) in COMPARED.items():
         beta = getattr(rate, field)
         if beta is not None:
             through = rate.fitted[0] * (grid / grid[0]) ** -beta
-            found.append((f"{words} {beta:.3f}", colour, dash, through))
+            curves.append((f"{words} {beta:.3f}", colour, dash, through))
     low, high = rate.interval
     sure = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
     words = f"fit {rate.exponent:.3f}{sure}"
-    found.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
+    curves.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
     if rate.law != "power":
         bent = rate.selection.laws[rate.law].error(grid)
-        found.append((law_words(rate.law), BLACK, DASHED, bent))
-    return found
+        curves.append((law_words(rate.law), BLACK, DASHED, bent))
+    return curves

@@ -12,7 +12,7 @@ this folder (limits, theory, sweeps, probes) sees a head only through
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -122,15 +122,12 @@ class Head(ABC):
         if convention == "two-sided":
             return self.horizon**2
         if convention == "one-sided":
-            return self._one_sided_psi()
+            raise UndefinedError(
+                "the one-sided Psi needs the matrix A and the token covariance; "
+                "build the head from weights over a law, or use the two-sided convention"
+            )
         raise InputError(
             f"unknown convention {convention!r} for Psi; choose from {', '.join(PSI_CONVENTIONS)}"
-        )
-
-    def _one_sided_psi(self) -> float:
-        raise UndefinedError(
-            "the one-sided Psi needs the matrix A and the token covariance; "
-            "build the head from weights over a law, or use the two-sided convention"
         )
 
     def __repr__(self) -> str:
@@ -320,18 +317,16 @@ class WeightHead(Head):
         """Return the head with its tilts multiplied by ``factor`` (horizons scale with it)."""
         if not np.isfinite(factor):
             raise InputError(f"factor is {factor!r}; it must be finite")
-        return WeightHead(
-            self.law,
-            self.query_weight * factor,
-            self.key_weight,
-            self.value_weight,
-            self.query_bias * factor,
-            self.key_bias,
-            self.value_bias,
-            self.scale,
+        return replace(
+            self,
+            query_weight=self.query_weight * factor,
+            query_bias=self.query_bias * factor,
         )
 
-    def _one_sided_psi(self) -> float:
+    def psi(self, convention: str = "two-sided") -> float:
+        """Coupling Psi under a named convention: see :meth:`Head.psi`."""
+        if convention != "one-sided":
+            return super().psi(convention)
         covariance = self.law.covariance
         reach = float(np.linalg.norm(covariance, 2))
         return reach * float(np.linalg.norm(symmetric_root(covariance) @ self.A, 2)) ** 2
@@ -406,7 +401,19 @@ def law_head(
     """
     d = as_law(law).dim
     check_memory(MATRICES * 8 * d * d, f"dim is {d}; a head of that dimension")
-    m = _interaction(d, horizon, spectrum, matrix)
+    if sum(x is not None for x in (horizon, spectrum, matrix)) != 1:
+        raise InputError("give exactly one of horizon, spectrum and matrix")
+    if horizon is not None:
+        m = as_nonnegative(horizon, "horizon") * np.eye(d)
+    elif spectrum is not None:
+        values = np.atleast_1d(as_array(spectrum, "spectrum"))
+        if values.shape != (d,):
+            raise InputError(f"spectrum has shape {values.shape}; it must have length {d}")
+        m = np.diag(values)
+    else:
+        m = np.atleast_2d(as_array(matrix if matrix is not None else [], "matrix"))
+        if m.shape != (d, d):
+            raise InputError(f"matrix has shape {m.shape}; it must be ({d}, {d})")
     root = symmetric_root(law.covariance)
     try:
         inverse = np.linalg.inv(root)
@@ -456,23 +463,3 @@ def gaussian_head(
     return law_head(
         Gaussian(dim=max(size, 1)), horizon=horizon, spectrum=spectrum, matrix=matrix, tau=tau
     )
-
-
-def _interaction(
-    d: int, horizon: float | None, spectrum: ArrayLike | None, matrix: ArrayLike | None
-) -> Array:
-    """Return the matrix M that the caller described in one of three ways."""
-    given = [x is not None for x in (horizon, spectrum, matrix)]
-    if sum(given) != 1:
-        raise InputError("give exactly one of horizon, spectrum and matrix")
-    if horizon is not None:
-        return as_nonnegative(horizon, "horizon") * np.eye(d)
-    if spectrum is not None:
-        values = np.atleast_1d(as_array(spectrum, "spectrum"))
-        if values.shape != (d,):
-            raise InputError(f"spectrum has shape {values.shape}; it must have length {d}")
-        return np.diag(values)
-    m = np.atleast_2d(as_array(matrix if matrix is not None else [], "matrix"))
-    if m.shape != (d, d):
-        raise InputError(f"matrix has shape {m.shape}; it must be ({d}, {d})")
-    return m

@@ -13,15 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json
-from esscher.runs.executors import (
-    SchedulerLost,
-    Task,
-    asked_threads,
-    call_alone,
-    first_line,
-    use_threads,
-)
+from esscher.core.untrusted import first_line, limits, read_json
+from esscher.runs.executors import Task, asked_threads, call_alone, use_threads
 from esscher.runs.pool import OnFutures
 from esscher.runs.provenance import versions
 
@@ -55,19 +48,19 @@ class Cluster(OnFutures):
         """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sending large graph")
-            return self._client.submit(_same, value, pure=False)
+            return self._client.submit(lambda same: same, value, pure=False)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
         """Yield (name, result) as they are done, in any order.
 
         Raises
         ------
-        FailedCells
-            At the end, if tasks killed their workers or raised exceptions again and again.
         InputError
-            At once, if a task says that its input cannot be used, or no worker comes.
-        SchedulerLost
-            If the scheduler is gone.
+            At once, if a task says that its input cannot be used, or no worker comes; at the end,
+            if tasks killed their workers or raised exceptions again and again.
+        KeyboardInterrupt
+            If the scheduler is gone: it stops a run as Ctrl-C does. What is stored is kept, and
+            the same call resumes it.
         """
         if not tasks:
             return
@@ -80,15 +73,11 @@ class Cluster(OnFutures):
                 f"with `dask worker {self._address}`"
             ) from error
         except (CancelledError, OSError) as error:  # a lost connection cancels all tasks
-            raise SchedulerLost(f"The scheduler at {self._address} is gone") from error
+            raise KeyboardInterrupt(f"The scheduler at {self._address} is gone") from error
 
-    def _submit(self, task: Task) -> Future[Any]:
-        return self._executor.submit(_on_worker, self._versions, task.function, *task.arguments)
-
-
-def _same(value: Any) -> Any:
-    """Return the value."""
-    return value
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        submit, expected = self._executor.submit, self._versions
+        return {submit(_on_worker, expected, t.function, *t.arguments): t.name for t in tasks}
 
 
 def _on_worker(

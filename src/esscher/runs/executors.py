@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from threading import Lock
 from typing import Any
 
@@ -27,18 +28,9 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import as_dim
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.progress import Reporter
 
-
-@cache
-def _libraries() -> Any:
-    """The linear algebra of numpy and scipy; finding it takes milliseconds, so it is done once."""
-    import scipy.linalg  # noqa: F401 - so that its library is among those that are found
-
-    return ThreadpoolController()
-
-
+#: Finding the linear algebra of numpy and scipy takes milliseconds, so it is done once.
+_CONTROLLER = cache(ThreadpoolController)
 _LOCK = Lock()
 #: Limits of the threads that are inside :func:`one_blas_thread`; all but the first set nothing.
 _LIMITS: list[Any] = []
@@ -51,8 +43,9 @@ def one_blas_thread() -> Iterator[None]:
     Linear algebra has one setting per process: the first to come sets it, the last to leave puts
     back what was there.
     """
+    import_module("scipy.linalg")  # so that its library is among those that are limited
     with _LOCK:
-        _LIMITS.append(None if _LIMITS else _libraries().limit(limits=1, user_api="blas"))
+        _LIMITS.append(None if _LIMITS else _CONTROLLER().limit(limits=1, user_api="blas"))
     try:
         yield
     finally:
@@ -147,74 +140,6 @@ class CellExecutor:
         """Yield (name, result) as they are done, in any order."""
         for task in tasks:
             yield task.name, task()
-
-
-class FailedCells(InputError):
-    """Cells that no worker could compute; all others are done and stored.
-
-    Attributes
-    ----------
-    reasons
-        By the name of the cell, what happened last.
-    """
-
-    def __init__(self, reasons: dict[str, str]) -> None:
-        self.reasons = reasons
-        cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
-        count = "1 cell" if len(reasons) == 1 else f"{len(reasons)} cells"
-        super().__init__(
-            f"{count} could not be computed ({cells}). All others were. If the results have a "
-            "directory, they are stored, and the same command tries only these again"
-        )
-
-    def __reduce__(self) -> tuple[type[FailedCells], tuple[dict[str, str]]]:
-        return FailedCells, (self.reasons,)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its kind if it has none."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
-
-
-def reason_of(error: BaseException) -> str:
-    """Say in a line why a task failed."""
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-class SchedulerLost(KeyboardInterrupt):
-    """The scheduler of a cluster is gone.
-
-    It stops a run as Ctrl-C does (hence the base class): what is stored is kept, and the same call
-    resumes it.
-    """
-
-
-def compute_cells(
-    run: CellRun, tasks: Mapping[str, Task], reporter: Reporter, executor: CellExecutor
-) -> None:
-    """Compute the cells of a run that are missing, and store each as it arrives.
-
-    Parameters
-    ----------
-    run
-        The run, opened.
-    tasks
-        By the name of the cell; the result of each is a cell.
-    reporter
-        Told about every cell.
-    executor
-        Who computes.
-
-    Raises
-    ------
-    FailedCells
-        After all others are stored, if cells failed again and again on workers.
-    """
-    found: Cell
-    for name, found in executor.run([tasks[name] for name in run.missing(list(tasks))]):
-        run.write(name, found)
-        reporter.advance()
 
 
 @contextmanager

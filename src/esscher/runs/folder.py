@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +31,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from esscher.core.atomic import TEMPORARY, check_room_for, clean_leftovers, write_atomically
+from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
-from esscher.core.command import command
+from esscher.core.command import COMMAND
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -59,10 +59,6 @@ CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 SCHEMA = 3
 #: Characters of a value that a message shows.
 _SHOWN = 160
-
-
-class OtherLayout(InputError):
-    """A run that another version of Esscher laid out."""
 
 
 class About(Record, frozen=True, kw_only=True):
@@ -100,43 +96,39 @@ def read_about(folder: Path, kind: str | None = None) -> About:
         If the directory is no run, is one of another layout or kind, or the file is damaged.
     """
     config = folder / CONFIG
+    layout = None
     try:
-        found = read_json(config, follow=False)
-        check_layout(found, str(folder))
-        about = as_record(found, About, str(config))
-        check_folder(folder, PARTS)
+        tree = read_json(config, follow=False)
+        layout = tree.get("schema") if isinstance(tree, dict) else None
+        if not isinstance(layout, int) or layout == SCHEMA:
+            layout = None
+            about = as_record(tree, About, str(config))
+            check_folder(folder, PARTS)
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
     except NotADirectoryError as error:
         raise InputError(f"{folder} is not a run: it is not a directory") from error
-    except OtherLayout:
-        raise
     except InputError as error:
-        said = str(error)
-        said = said if "is damaged" in said else f"{config} is damaged ({said})"
-        raise InputError(f"{said}; restore it, or choose another directory") from error
+        reason = str(error)
+        reason = reason if "is damaged" in reason else f"{config} is damaged ({reason})"
+        raise InputError(f"{reason}; restore it, or choose another directory") from error
+    if layout is not None:
+        raise InputError(
+            f"{folder} has layout version {shortened(layout)}; this version of Esscher reads "
+            f"{SCHEMA}: read it with the version that wrote it, or run its command again with "
+            "another directory"
+        )
     if kind is not None and about.kind != kind:
         raise InputError(f"{folder} holds a run of kind {shortened(about.kind)}, not {kind!r}")
     return about
 
 
-def check_layout(found: Any, folder: str) -> None:
-    """Refuse a run that another version of Esscher laid out."""
-    version = found.get("schema") if isinstance(found, dict) else None
-    if isinstance(version, int) and version != SCHEMA:
-        raise OtherLayout(
-            f"{folder} has layout version {shortened(version)}; this version of Esscher reads "
-            f"{SCHEMA}: read it with the version that wrote it, or run its command again with "
-            "another directory"
-        )
-
-
-def check_free(folder: Path, own: set[str]) -> None:
+def check_free(folder: Path) -> None:
     """Refuse a directory with other things in it; leftovers of a run just begun are no obstacle."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; choose a directory for the run")
     for path in sorted(folder.iterdir()) if folder.exists() else []:
-        if path.name not in own and not path.name.endswith(TEMPORARY):
+        if path.name not in (LOCK, LOG, PARTS) and not path.name.endswith(TEMPORARY):
             raise InputError(
                 f"{folder} is not a run and not empty (it contains {path.name}); "
                 "choose a new directory"
@@ -145,9 +137,22 @@ def check_free(folder: Path, own: set[str]) -> None:
 
 def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, Any]) -> None:
     """Refuse to continue a run with another configuration, and show the difference."""
-    old, new = _flat(stored), _flat(configuration)
+
+    def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Names with dots for nested fields, values as JSON holds them."""
+        values: dict[str, Any] = {}
+        for name, value in tree.items():
+            nested = isinstance(value, dict)
+            values |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+        return values
+
+    def shown(value: object) -> str:
+        text = json.dumps(value)
+        return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+
+    old, new = flat(stored), flat(configuration)
     different = [
-        f"  {field}: stored {_shown(old.get(field))}, now {_shown(new.get(field))}"
+        f"  {field}: stored {shown(old.get(field))}, now {shown(new.get(field))}"
         for field in dict.fromkeys([*old, *new])
         if old.get(field) != new.get(field) and not field.endswith(SAMPLE)  # the hash says it all
     ]
@@ -162,22 +167,6 @@ def check_same(folder: Path, stored: dict[str, Any], configuration: dict[str, An
             + "\n".join(different)
             + "\nGive the stored values to resume it, or choose another directory."
         )
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Names with dots for nested fields, values as JSON holds them."""
-    out: dict[str, Any] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            out |= _flat(value, f"{prefix}{name}.")
-        else:
-            out[prefix + name] = value
-    return out
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 #: Name of the locked file in a run directory.
@@ -272,7 +261,7 @@ def check_run_place(
         return
     folder = Path(out)
     if not (folder / CONFIG).exists():
-        check_free(folder, {LOCK, LOG, PARTS})
+        check_free(folder)
         check_room_for(folder, str(folder))
         return
     check_room_for(folder, str(folder))
@@ -291,10 +280,6 @@ def check_run_place(
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
 _LONGEST = 120
-
-
-def _quiet(what: str) -> None:
-    """Tell nobody."""
 
 
 class Part(Record, frozen=True, kw_only=True):
@@ -378,33 +363,16 @@ class CellRun:
     folder: Path
     about: About
     cell: type[Any] | None = None
-    doing: Callable[[str], None] = _quiet
+    doing: Callable[[str], None] = lambda what: None
     on_disk: bool = True
     _known: dict[str, Cell] = field(default_factory=dict)
-
-    def typed(self, cell: type[Any]) -> CellRun:
-        """Return the run with cells of a type."""
-        return replace(self, cell=cell, _known={})
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """All that the cells are a function of."""
-        return dict(self.about.configuration)
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """Options that may change from one start to the next, as they were given last."""
-        return dict(self.about.request)
 
     @cached_property
     def identity(self) -> str:
         """Hash of the configuration: every cell says to which run it belongs."""
-        return hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def kind(self) -> str:
-        """Kind of the run: the command that made it."""
-        return self.about.kind
+        return hashlib.sha256(
+            json.dumps(self.about.configuration, sort_keys=True).encode()
+        ).hexdigest()
 
     def names(self) -> list[str]:
         """Names of the cells that are there."""
@@ -477,10 +445,6 @@ class CellRun:
         """Those of the names whose cells are not there; damaged ones are an error."""
         return [name for name in names if self.read(name) is None]
 
-    def write_results(self, results: dict[str, Any]) -> None:
-        """Replace the derived results."""
-        write_atomically(self.folder / RESULTS, as_json(results))
-
     def _paths(self, name: str) -> dict[str, Path]:
         if not _NAME.fullmatch(name) or len(name) > _LONGEST:
             raise InputError(
@@ -492,18 +456,20 @@ class CellRun:
 
 @contextmanager
 def open_run(
-    folder: Path,
+    folder: Path | None,
     kind: str,
     subject: str,
     configuration: dict[str, Any],
     request: dict[str, Any] | None = None,
+    cell: type[Any] | None = None,
 ) -> Iterator[CellRun]:
     """Set up a run directory, or take up the one that is there, and hold its lock.
 
     Parameters
     ----------
     folder
-        The directory.
+        The directory. Without one, cells are kept in memory: the directory of the run is a
+        temporary one that lasts as long as the block.
     kind
         What kind of run: the command that makes it.
     subject
@@ -512,6 +478,8 @@ def open_run(
         All that the cells are a function of, as JSON holds it.
     request
         Options that may change from one start of a run to the next; the last ones are stored.
+    cell
+        Type of what its cells say besides their tables.
 
     Raises
     ------
@@ -519,61 +487,63 @@ def open_run(
         If the directory is something else, belongs to another configuration (the message shows the
         difference), is damaged, or another process works on it.
     """
+    wanted = json.loads(json.dumps(configuration))  # lists for tuples
+    about = About(
+        schema=SCHEMA,
+        kind=kind,
+        subject=subject,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        configuration=wanted,
+        request=request or {},
+        versions=versions(),
+    )
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="esscher-") as place:
+            yield CellRun(Path(place), about, cell, on_disk=False)
+        return
     config = folder / CONFIG
     if not config.exists():
-        check_free(folder, {LOCK, LOG, PARTS})
+        check_free(folder)
     try:
         check_folder(folder, PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
     with run_lock(folder):
-        clean_leftovers(folder)
-        clean_leftovers(folder / PARTS)
-        wanted = json.loads(json.dumps(configuration))  # lists for tuples
+        for inner in (folder, folder / PARTS):
+            for leftover in inner.glob(f".*{TEMPORARY}"):  # of a process that was killed
+                if leftover.is_symlink() or leftover.is_file():
+                    leftover.unlink(missing_ok=True)
         if config.exists():
-            run = read_run(folder, kind)
-            check_same(folder, run.configuration, wanted)
-            if request is not None and run.request != request:
-                about = msgspec.structs.replace(run.about, request=request, command=command())
-                run = CellRun(folder, about)
-                write_atomically(config, as_json(about))
+            stored = read_about(folder, kind)
+            check_same(folder, stored.configuration, wanted)
+            changed = request is not None and stored.request != request
+            about = (
+                msgspec.structs.replace(stored, request=request, command=COMMAND.get())
+                if changed
+                else stored
+            )
         else:
-            run = CellRun(folder, _about(kind, subject, wanted, request, begun_by=True))
-            write_atomically(config, as_json(run.about))
-        yield run
-
-
-@contextmanager
-def run_in_memory(
-    kind: str, subject: str, configuration: dict[str, Any], request: dict[str, Any]
-) -> Iterator[CellRun]:
-    """Set up a run whose cells are kept in memory; its directory lasts as long as the block."""
-    with tempfile.TemporaryDirectory(prefix="esscher-") as place:
-        yield CellRun(Path(place), _about(kind, subject, configuration, request), on_disk=False)
-
-
-def _about(
-    kind: str,
-    subject: str,
-    configuration: dict[str, Any],
-    request: dict[str, Any] | None,
-    *,
-    begun_by: bool = False,
-) -> About:
-    """Describe a new run; ``begun_by`` adds the revision of the source and the command."""
-    return About(
-        schema=SCHEMA,
-        kind=kind,
-        subject=subject,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        configuration=configuration,
-        request=request or {},
-        versions=versions(),
-        git_revision=git_revision() if begun_by else None,
-        command=command() if begun_by else None,
-    )
+            changed = True
+            about = msgspec.structs.replace(
+                about, git_revision=git_revision(), command=COMMAND.get()
+            )
+        if changed:
+            write_atomically(config, as_json(about))
+        yield CellRun(folder, about, cell)
 
 
 def read_run(folder: Path, kind: str | None = None) -> CellRun:
     """Open a run directory for reading; no lock is needed, files are never half-written."""
     return CellRun(folder, read_about(folder, kind))
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """Directories that hold a run, in the order of their names; nothing inside a run is searched.
+
+    ``config.json`` is a common name: a directory without ``parts`` is something else.
+    """
+    for place, folders, files in os.walk(folder):
+        if CONFIG in files and PARTS in folders:
+            folders.clear()
+            yield Path(place)
+        folders.sort()

@@ -73,7 +73,11 @@ class WithModel(Study[R_co]):
     def filled(self) -> Self:
         """Fill in what depends on the model, from its configuration alone."""
         if isinstance(self.model, str) and self.model in self.instead:
-            raise InputError(said_of_other(self.model, self.instead[self.model]))
+            function = self.instead[self.model].replace("-", "_")
+            raise InputError(
+                f"{self.model!r} is not a model; for synthetic tokens call esscher.{function} in "
+                "Python"
+            )
         choice = self.choice
         study = self.fill(choice.outline)
         self.check_texts()
@@ -137,7 +141,7 @@ class ModelStudy(WithModel[R_co]):
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
 
-    def fitted(self, found: PassageSet, model: Outline, **values: Any) -> Self:
+    def fitted(self, passages: PassageSet, model: Outline, /, **values: Any) -> Self:
         """Return the study with what the text has room for in the place of defaults, filled in.
 
         Raises
@@ -148,19 +152,11 @@ class ModelStudy(WithModel[R_co]):
         try:
             return replace(self, **values).fill(model)
         except InputError as error:
-            said = f"{found.source!r} has only {found.text_tokens} tokens"
-            raise InputError(f"{said}: {error}") from error
+            length = f"{passages.source!r} has only {passages.text_tokens} tokens"
+            raise InputError(f"{length}: {error}") from error
 
     @property
     def text_record(self) -> TextRecord:
         """The text of a study that has been read."""
         assert isinstance(self.text, TextRecord)
         return self.text
-
-
-def said_of_other(subject: str, study: str) -> str:
-    """What is said of a subject that belongs to another study."""
-    return (
-        f"{subject!r} is not a model; for synthetic tokens call esscher.{study.replace('-', '_')} "
-        "in Python"
-    )

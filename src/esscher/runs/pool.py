@@ -14,6 +14,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -23,32 +24,27 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     as_completed,
 )
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from itertools import count
-from multiprocessing.connection import Connection, wait
-from multiprocessing.synchronize import Lock
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
 from types import FrameType, TracebackType
 from typing import Any, Self
-from weakref import WeakValueDictionary
 
 from esscher.core.errors import InputError
+from esscher.core.shown import counted
+from esscher.core.untrusted import first_line
 from esscher.runs.executors import (
     TRIES,
     CellExecutor,
-    FailedCells,
     Task,
     call_alone,
-    reason_of,
     threads_per_worker,
     use_threads,
 )
 
 #: What stops a command: Ctrl-C, and what batch systems send.
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-#: Seconds after which workers that have started meanwhile are watched, too.
-LOOK = 1.0
 #: Environment variable: Python imports nothing from the working directory of a process.
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -126,10 +122,9 @@ class OnFutures(CellExecutor):
 
         Raises
         ------
-        FailedCells
-            At the end, if tasks raised exceptions again and again.
         InputError
-            At once, if a task says that its input cannot be used, or a worker process died.
+            At once, if a task says that its input cannot be used, or a worker process died; at the
+            end, if tasks raised exceptions again and again.
         """
         for number in range(TRIES):
             failed: dict[str, str] = {}
@@ -139,15 +134,19 @@ class OnFutures(CellExecutor):
             tasks = [task for task in tasks if task.name in failed]
             if not tasks:
                 return
-        raise FailedCells(failed)
+        cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(failed.items()))
+        raise InputError(
+            f"{counted(len(failed), 'cell')} could not be computed ({cells}). All others were. If "
+            "the results have a directory, they are stored, and the same command tries only these "
+            "again"
+        )
 
     def _try(self, tasks: Sequence[Task], failed: dict[str, str]) -> Iterator[tuple[str, Any]]:
         """Yield the results of tasks; note the reasons of those that raise exceptions."""
         waiting: dict[Future[Any], str] = {}
         try:
             with signals_held(self._unseen):
-                for task in tasks:
-                    waiting[self._submit(task)] = task.name
+                waiting = self._submit(tasks)
             for future in as_completed(list(waiting)):
                 name = waiting.pop(future)
                 try:
@@ -155,7 +154,7 @@ class OnFutures(CellExecutor):
                 except (InputError, BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:
-                    failed[name] = reason_of(error)
+                    failed[name] = f"{type(error).__name__}: {first_line(error)}"
                     continue
                 yield name, result
         except BrokenExecutor as error:
@@ -169,8 +168,23 @@ class OnFutures(CellExecutor):
             for future in waiting:
                 future.cancel()
 
-    def _submit(self, task: Task) -> Future[Any]:
-        return self._executor.submit(call_alone, task.function, *task.arguments)
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        submit = self._executor.submit
+        return {submit(call_alone, t.function, *t.arguments): t.name for t in tasks}
+
+
+class SharedValue:
+    """A value that many tasks need: in a file, which each worker reads once.
+
+    The file is written when the first task with it is submitted, and goes when nobody has the value
+    any more. Only the name of the file travels with a task.
+    """
+
+    def __init__(self, path: Path, value: Any = None) -> None:
+        self.path, self.value = path, value
+
+    def __reduce__(self) -> tuple[type[SharedValue], tuple[Path]]:
+        return SharedValue, (self.path,)
 
 
 class LocalPool(OnFutures):
@@ -188,28 +202,17 @@ class LocalPool(OnFutures):
     _unseen = STOPPING
 
     def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
         self._numbers = count()
-        self._ours, self._theirs = context.Pipe()
-        with _safe_path():  # the first lock starts a process that looks after all of them
-            one_at_a_time = context.Lock()
         # A worker that is killed cannot clear up: what tasks put into temporary files lies here.
         self._scratch = TemporaryDirectory(prefix="esscher-pool-", ignore_cleanup_errors=True)
-        self._pool = ProcessPoolExecutor(
-            workers,
-            mp_context=context,
-            initializer=_start_worker,
-            initargs=(
-                self._theirs,
-                one_at_a_time,
-                threads_per_worker(workers),
-                self._scratch.name,
-            ),
-        )
+        with _safe_path():  # its locks start a process that looks after all of them
+            self._pool = ProcessPoolExecutor(
+                workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(threads_per_worker(workers), self._scratch.name),
+            )
         super().__init__(self._pool)
-        self._giver = Thread(target=self._give, daemon=True)
-        self._giver.start()
 
     def __enter__(self) -> Self:
         return self
@@ -225,73 +228,47 @@ class LocalPool(OnFutures):
                 for process in list((self._pool._processes or {}).values()):
                     process.kill()  # SIGTERM is blocked there
             self._pool.shutdown(cancel_futures=True)
-            self._theirs.close()  # the last on that side: ends the thread, whatever it waits for
-            self._giver.join()
-            self._ours.close()
             self._scratch.cleanup()
 
     def share(self, value: Any) -> Any:
-        """Return a handle for a value, which each worker fetches once, when it first needs it.
-
-        It is kept here as long as the handle is, and in a worker until a task comes without it.
-        """
-        shared = _Shared(next(self._numbers), value)
-        self._shared[shared.number] = shared
+        """Return a handle for a value, which each worker reads once, when it first needs it."""
+        shared = SharedValue(Path(self._scratch.name) / f"shared-{next(self._numbers)}", value)
+        weakref.finalize(shared, shared.path.unlink, missing_ok=True)
         return shared
 
-    def _submit(self, task: Task) -> Future[Any]:
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        arguments = [argument for task in tasks for argument in task.arguments]
+        for shared in {a for a in arguments if isinstance(a, SharedValue)}:
+            if shared.path.exists():
+                continue
+            try:
+                with shared.path.open("wb") as file:
+                    pickle.dump(shared.value, file)
+            except Exception as error:
+                shared.path.unlink(missing_ok=True)
+                raise InputError(
+                    "what tasks need cannot be sent to worker processes "
+                    f"({type(error).__name__}: {first_line(error)}); run without workers"
+                ) from error
         with _safe_path():
-            return self._pool.submit(_work, task.function, task.arguments)
-
-    def _give(self) -> None:
-        """Hand shared values to the workers that ask for them, until one of them ends.
-
-        The executor overlooks the death of a worker that started after its own thread last looked
-        (it wakes the thread before it starts the worker). Another task makes it look again.
-        """
-        with suppress(EOFError, OSError):  # all workers are gone
-            while True:
-                workers = list((self._pool._processes or {}).values())
-                ready = wait([self._ours, *(w.sentinel for w in workers)], LOOK)
-                if self._ours in ready:
-                    self._hand_over(self._ours.recv())
-                elif ready:
-                    with suppress(RuntimeError):  # it knows
-                        self._pool.submit(int)
-                    return
-
-    def _hand_over(self, number: int) -> None:
-        shared = self._shared.get(number)
-        # Not `send`: torch makes it share memory, with an open file for every tensor of a model.
-        try:
-            message = pickle.dumps((None if shared is None else shared.value, None))
-        except Exception as error:
-            message = pickle.dumps((None, reason_of(error)))
-        self._ours.send_bytes(message)
+            submit = self._pool.submit
+            futures = {submit(_work, t.function, t.arguments): t.name for t in tasks}
+            # The executor overlooks the death of a worker that started after its own thread last
+            # looked (it wakes the thread before it starts the worker). This makes it look again.
+            submit(int)
+        return futures
 
 
-class _Shared:
-    """A value of the parent; where it travels with a task, its number alone."""
-
-    def __init__(self, number: int, value: Any = None) -> None:
-        self.number, self.value = number, value
-
-    def __reduce__(self) -> tuple[type[_Shared], tuple[int]]:
-        return _Shared, (self.number,)
+#: In a worker process: the shared values of its last task, by their files.
+_VALUES: dict[Path, Any] = {}
 
 
-#: In a worker process: what it asks its parent by, and the shared values of its last task.
-_LINK: list[tuple[Connection, Lock]] = []
-_VALUES: dict[int, Any] = {}
-
-
-def _start_worker(theirs: Connection, one_at_a_time: Lock, threads: int, scratch: str) -> None:
+def _start_worker(threads: int, scratch: str) -> None:
     # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     tempfile.tempdir = scratch
     use_threads(threads)
-    _LINK[:] = [(theirs, one_at_a_time)]
 
 
 def _end_with_parent(scratch: str) -> None:
@@ -305,24 +282,12 @@ def _end_with_parent(scratch: str) -> None:
 
 def _work(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Run a task in a worker, with shared values in place of their handles."""
-    wanted = {argument.number for argument in arguments if isinstance(argument, _Shared)}
-    for number in _VALUES.keys() - wanted:
-        del _VALUES[number]
-    for number in wanted - _VALUES.keys():
-        _VALUES[number] = _fetch(number)
+    wanted = {argument.path for argument in arguments if isinstance(argument, SharedValue)}
+    for path in _VALUES.keys() - wanted:
+        del _VALUES[path]
+    for path in wanted - _VALUES.keys():
+        with path.open("rb") as file:
+            _VALUES[path] = pickle.load(file)
     return call_alone(
-        function, *(_VALUES[a.number] if isinstance(a, _Shared) else a for a in arguments)
+        function, *(_VALUES[a.path] if isinstance(a, SharedValue) else a for a in arguments)
     )
-
-
-def _fetch(number: int) -> Any:
-    ((theirs, one_at_a_time),) = _LINK
-    with one_at_a_time:
-        theirs.send(number)
-        message = theirs.recv_bytes()
-    value, problem = pickle.loads(message)
-    if problem is not None:
-        raise InputError(
-            f"what tasks need cannot be sent to worker processes ({problem}); run without workers"
-        )
-    return value

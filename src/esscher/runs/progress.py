@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.core.untrusted import append_line
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 #: Seconds between two lines of the log.
 INTERVAL = 60.0
@@ -46,19 +46,41 @@ class Reporter:
         self._log, self._bar, self._unit, self._interval = log, bar, unit, interval
         self._stack = ExitStack()
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
         self._total = self._done = self._before = 0
         self._doing = ""
         self._start = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._progress = _bar(self._bar)
-        if self._progress is not None:
-            self._stack.enter_context(self._progress)
-            self._task = self._progress.add_task(self._unit, total=None)
+        if self._bar is not False:
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
+
+            console = Console(stderr=True)
+            if self._bar or console.is_terminal:
+                self._progress = Progress(
+                    TextColumn("{task.description}"),
+                    BarColumn(),
+                    MofNCompleteColumn(),
+                    TimeRemainingColumn(),
+                    console=console,
+                    speed_estimate_period=600,
+                )
+                self._stack.enter_context(self._progress)
+                self._progress.add_task(self._unit, total=None)
         if self._log is not None:
             stop = Event()
-            thread = Thread(target=self._every_minute, args=(stop,), daemon=True)
+
+            def write() -> None:
+                while not stop.wait(self._interval):
+                    self.say(self.status())
+
+            thread = Thread(target=write, daemon=True)
             thread.start()
             self._stack.callback(thread.join)
             self._stack.callback(stop.set)
@@ -80,18 +102,21 @@ class Reporter:
             self._before, self._start = done, time.monotonic()
             self.say(f"started: {done} of {total} {self._unit} are there")
         self._total, self._done = total, done
-        self._draw()
+        self._update(total=total, completed=done)
 
     def advance(self) -> None:
         """One more is stored."""
         self._done += 1
-        self._draw()
+        self._update(completed=self._done)
 
     def doing(self, what: str) -> None:
         """Say what is being done before the next one can be begun; nothing ends it."""
         self._doing = what
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=what or self._unit)
+        self._update(description=what or self._unit)
+
+    def _update(self, **fields: Any) -> None:
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], **fields)
 
     def status(self) -> str:
         """Say what is done, at which rate, and how long the rest takes."""
@@ -102,7 +127,9 @@ class Reporter:
         if new <= 0 or elapsed <= 0:
             return text
         rate = new / elapsed
-        left = _duration((self._total - self._done) / rate)
+        minutes = (self._total - self._done) / rate / 60
+        left = f"{minutes / 60:.1f} h" if minutes >= 90 else f"{minutes:.0f} min"
+        left = f"{60 * minutes:.0f} s" if minutes < 1.5 else left
         return f"{text}, {plain_count(rate * 60)} a minute, {left} left"
 
     def say(self, text: str) -> None:
@@ -113,44 +140,3 @@ class Reporter:
         # A log that cannot be written must not end a run whose results can.
         with suppress(OSError, InputError):
             append_line(self._log, f"{stamp} {text}")
-
-    def _draw(self) -> None:
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, total=self._total, completed=self._done)
-
-    def _every_minute(self, stop: Event) -> None:
-        while not stop.wait(self._interval):
-            self.say(self.status())
-
-
-def _bar(wanted: bool | None) -> Progress | None:
-    """Return a bar on standard error, if one is wanted (by default: on a terminal)."""
-    if wanted is False:
-        return None
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if wanted is None and not console.is_terminal:
-        return None
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        speed_estimate_period=600,
-    )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_path
-from esscher.runs.folder import CONFIG, read_run
+from esscher.runs.folder import CONFIG, CellRun, read_about
 from esscher.runs.result import Header, Result, result_from
 from esscher.runs.study import Study, finish, stored_study
 
@@ -55,28 +55,21 @@ def study_named(name: str, place: str = "") -> type[Study[Any]]:
             f"{where}there is no study {shortened(name)}; there are {', '.join(sorted(STUDIES))}"
         )
     module, _, title = STUDIES[name].partition(":")
-    found: type[Study[Any]] = getattr(import_module(module), title)
-    return found
-
-
-def has_part(name: str, part: str) -> bool:
-    """Whether a study has such a module."""
-    return find_spec(_module(name, part)) is not None
+    study: type[Study[Any]] = getattr(import_module(module), title)
+    return study
 
 
 def part_of(name: str, part: str) -> Any:
-    """Return a module beside that of a study: ``charts``, ``page`` or ``printed``.
+    """Return a module beside that of a study; None if it has none.
 
-    ``view`` stands for the last two where a study has them in one module.
+    ``charts``, ``page`` or ``printed``. ``view`` stands for the last two where a study has them in
+    one module.
     """
-    return import_module(_module(name, part))
-
-
-def _module(name: str, part: str) -> str:
     package = STUDIES[name].partition(":")[0].rpartition(".")[0]
     if part in ("page", "printed") and find_spec(f"{package}.view") is not None:
         part = "view"
-    return f"{package}.{part}"
+    module = f"{package}.{part}"
+    return import_module(module) if find_spec(module) is not None else None
 
 
 def load(path: str | Path) -> Result[Any]:
@@ -92,10 +85,10 @@ def load(path: str | Path) -> Result[Any]:
         raise InputError(f"{place} does not exist; give the directory of a run, or a saved result")
     if place.is_file():
         return result_of(read_json(place, limits.RESULTS), str(place))
-    run = read_run(place)
-    kind = study_named(run.kind, str(place / CONFIG))
-    study = stored_study(kind, run.configuration | run.request, str(place / CONFIG))
-    return finish(run.typed(kind.cell), study)
+    about, config = read_about(place), str(place / CONFIG)
+    kind = study_named(about.kind, config)
+    study = stored_study(kind, about.configuration | about.request, config)
+    return finish(CellRun(place, about, kind.cell), study)
 
 
 def result_of(tree: Any, place: str) -> Result[Any]:
@@ -115,5 +108,5 @@ def result_of(tree: Any, place: str) -> Result[Any]:
     """
     header = as_record(tree, Header, place)
     study = stored_study(study_named(header.kind, place), header.configuration, place)
-    found: Result[Any] = result_from(tree, study, place, None)
-    return found
+    result: Result[Any] = result_from(tree, study, place, None)
+    return result

@@ -5,69 +5,38 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from esscher.core.atomic import check_writable, write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
-from esscher.runs.folder import CONFIG, PARTS, About, read_about
+from esscher.runs.folder import CONFIG, read_about, run_folders
 from esscher.runs.registry import load, part_of
 from esscher.runs.result import NotFinished, Result
-from esscher.show.content import Drawn, Page, Summary, offered
+from esscher.show.content import Drawn, Summary, offered
 from esscher.show.render import GENERATOR, render
 
+_NO_RESULTS = "{} has no results yet; run the command that started it again to resume"
 _STORED = "The command as it was given."
 _PYTHON = "This run was started from Python; its configuration is below."
 
 
-def name_of(found: Result[Any]) -> str:
-    """Return the name of a result's directory; of what was measured, if there is none."""
-    folder = found.folder
-    if folder is not None and (folder / CONFIG).exists():
-        return folder.resolve().name
-    return str(found.study.subject)
+def page_of(result: Result[Any]) -> Summary:
+    """Return the page of a result: what its study says about it, and where it comes from."""
+    folder, configuration = result.folder, result.study.configuration()
+    stored = folder is not None and (folder / CONFIG).exists()
+    about = read_about(folder) if folder is not None and stored else None
+    title = folder.resolve().name if folder is not None and stored else result.study.subject
+    summary: Summary = part_of(result.study.name, "page").summary(result, title)
+    drawings = offered(part_of(result.study.name, "charts").DRAWINGS, result)
+    charts = [Drawn(d.heading, d.draw(result), d.caption) for d in drawings if d.heading]
 
-
-def page_of(found: Result[Any]) -> Page:
-    """Return the page of a result."""
-    name, about = name_of(found), _about(found)
-    summary: Summary = part_of(found.study.name, "page").summary(found, name)
-    command, note = _command(about)
-    return Page(
-        title=name,
-        kind=summary.name,
-        subject=summary.subject,
-        answer=summary.answer or found.headline,
-        complete=found.complete,
-        cards=summary.cards,
-        parts=summary.parts or [*_charts(found), *summary.tables],
-        provenance=_provenance(found, about),
-        command=command,
-        command_note=note,
-        configuration=json.dumps(found.study.configuration(), indent=2, ensure_ascii=False),
-    )
-
-
-def _charts(found: Result[Any]) -> list[Drawn]:
-    """The charts of a report, in the order in which the study offers them."""
-    drawings = offered(part_of(found.study.name, "charts").DRAWINGS, found)
-    return [Drawn(d.heading, d.draw(found), d.caption) for d in drawings if d.heading]
-
-
-def _about(found: Result[Any]) -> About | None:
-    """What the run's directory says about itself, if there is one."""
-    folder = found.folder
-    return read_about(folder) if folder is not None and (folder / CONFIG).exists() else None
-
-
-def _provenance(found: Result[Any], about: About | None) -> list[tuple[str, str]]:
-    """Names and values: time, model, text, seed, versions, hashes."""
-    configuration = found.study.configuration()
     rows: list[tuple[str, str | None]] = [
-        ("started", found.created.replace("T", " ").replace("+00:00", " UTC")),
-        ("state", "complete" if found.complete else "not complete"),
+        ("started", result.created.replace("T", " ").replace("+00:00", " UTC")),
+        ("state", "complete" if result.complete else "not complete"),
         ("seed", str(configuration.get("seed", ""))),
     ]
     model = configuration.get("model")
@@ -83,16 +52,21 @@ def _provenance(found: Result[Any], about: About | None) -> list[tuple[str, str]
             rows += [(name, text["source"]), (f"{name}, SHA-256", text["hash"])]
     for corpus in configuration.get("texts", []):
         rows.append((f"corpus {corpus['name']}", f"{corpus['source']}, {corpus['text_hash']}"))
-    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in found.versions.items() if v)))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in result.versions.items() if v)))
     rows.append(("revision of the source", about.git_revision if about else None))
-    return [(name, value) for name, value in rows if value]
 
-
-def _command(about: About | None) -> tuple[str | None, str]:
-    """The command that gives the run again, and what is to be known about it."""
-    if about is not None and about.command:
-        return shlex.join(about.command), _STORED
-    return None, _PYTHON
+    command = shlex.join(about.command) if about is not None and about.command else None
+    return replace(
+        summary,
+        title=title,
+        answer=summary.answer or result.headline,
+        complete=result.complete,
+        parts=summary.parts or [*charts, *summary.tables],
+        provenance=[(name, value) for name, value in rows if value],
+        command=command,
+        command_note=_PYTHON if command is None else _STORED,
+        configuration=json.dumps(configuration, indent=2, ensure_ascii=False),
+    )
 
 
 #: Runs that one report takes.
@@ -133,22 +107,22 @@ def report(
         If something is no run, is damaged or has no results yet, or if the file cannot be written;
         then nothing is written.
     """
-    one = isinstance(runs, (str, os.PathLike)) or not isinstance(runs, Iterable)
-    sources = [runs] if one else list(runs)
+    alone = isinstance(runs, (str, os.PathLike)) or not isinstance(runs, Iterable)
+    sources = [runs] if alone else list(runs)
     place = None if path is None else Path(path)
     if place is not None:
         _check_place(place, force)
-    found = read_results(sources, say)
+    results = read_results(sources, say)
     if place is None:
-        first = found[0].folder
+        first = results[0].folder
         if first is None or not first.exists():
             raise InputError("the first result has no directory; give the path of the report")
         place = first / "report.html"
         _check_place(place, force)
-    folders = [str(one.folder) for one in found if one.folder is not None]
+    folders = [str(result.folder) for result in results if result.folder is not None]
     with foreign(", ".join(folders) or None):
-        pages = [page_of(one) for one in found]
-        title = pages[0].title if len(found) == 1 else f"{len(found)} runs"
+        pages = [page_of(result) for result in results]
+        title = pages[0].title if len(results) == 1 else f"{len(results)} runs"
         data = render(pages, f"{title} - Esscher")
     write_output(place, data)
     return place
@@ -174,69 +148,44 @@ def read_results(
     """
     if not sources:
         raise InputError("there is no run to report on; give the directory of at least one")
-    found: list[Result[Any]] = []
+    results: list[Result[Any]] = []
     for source in sources:
-        if isinstance(source, (str, os.PathLike)):
-            found.extend(_below(Path(source), say))
-        elif isinstance(source, Result):
-            found.append(measured(source))
-        else:
+        if isinstance(source, Result):
+            results.append(measured(source))
+            continue
+        if not isinstance(source, (str, os.PathLike)):
             raise InputError(
                 f"cannot report on {type(source).__name__}; give the directory of a "
                 "run, or what a study such as esscher.probe returned"
             )
-    if len(found) > MOST:
-        raise InputError(f"there are {len(found)} runs; one report takes at most {MOST}")
-    return found
+        path = Path(source)
+        alone = (path / CONFIG).exists() or not path.is_dir()
+        places = [path] if alone else sorted(run_folders(path))
+        if not places:
+            raise InputError(f"{path} is not a run and contains none: it has no {CONFIG}")
+        early: list[Path] = []
+        before = len(results)
+        for place in places:
+            try:
+                with foreign(place):
+                    results.append(measured(load(place)))
+            except NotFinished:
+                early.append(place)
+        if len(results) == before:
+            raise NotFinished(_NO_RESULTS.format(early[0]))
+        if say is not None:
+            for place in early:
+                say(f"Left out: {_NO_RESULTS.format(place)}")
+    if len(results) > MOST:
+        raise InputError(f"there are {len(results)} runs; one report takes at most {MOST}")
+    return results
 
 
-def measured(found: Result[Any]) -> Result[Any]:
+def measured(result: Result[Any]) -> Result[Any]:
     """Return a result in which there is something; refuse one in which nothing is measured yet."""
-    if found.cells and not found.table().empty:
-        return found
-    raise _nothing_yet(str(found.folder or name_of(found)))
-
-
-def _nothing_yet(place: str) -> NotFinished:
-    return NotFinished(
-        f"{place} has no results yet; run the command that started it again to resume"
-    )
-
-
-def _below(path: Path, say: Callable[[str], None] | None) -> list[Result[Any]]:
-    """The run at a path, or all runs below it that have results."""
-    found: list[Result[Any]] = []
-    early: list[NotFinished] = []
-    for place in _places(path):
-        try:
-            with foreign(place):
-                found.append(measured(load(place)))
-        except NotFinished:
-            error = _nothing_yet(str(place))
-            if place == path:
-                raise error from None
-            early.append(error)
-    if not found:
-        raise early[0]
-    if say is not None:
-        for left_out in early:
-            say(f"Left out: {left_out}")
-    return found
-
-
-def _places(path: Path) -> Iterator[Path]:
-    """The directory of a run itself, the file of a result, or all runs below a directory."""
-    if (path / CONFIG).exists() or not path.is_dir():
-        yield path
-        return
-    below = [
-        Path(place)
-        for place, folders, files in os.walk(path)
-        if CONFIG in files and PARTS in folders
-    ]
-    if not below:
-        raise InputError(f"{path} is not a run and contains none: it has no {CONFIG}")
-    yield from sorted(below)
+    if result.cells and not result.table().empty:
+        return result
+    raise NotFinished(_NO_RESULTS.format(result.folder or result.study.subject))
 
 
 def _check_place(path: Path, force: bool) -> None:

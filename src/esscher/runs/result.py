@@ -25,7 +25,7 @@ from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits, read_json, shortened
 from esscher.runs.folder import RESULTS
-from esscher.show.content import Drawing, Plot, draw, offered
+from esscher.show.content import Plot, draw, offered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,7 +121,10 @@ class Result(ABC, Generic[S]):
 
     def charts(self) -> dict[str, str]:
         """Return the names of the charts that this result offers, and what they show."""
-        return {one.name: one.about for one in offered(self._drawings(), self)}
+        from esscher.runs.registry import part_of
+
+        drawings = part_of(self.study.name, "charts").DRAWINGS
+        return {drawing.name: drawing.about for drawing in offered(drawings, self)}
 
     def plot(
         self,
@@ -146,13 +149,10 @@ class Result(ABC, Generic[S]):
         InputError
             If there is no such chart, or this result has not what it shows.
         """
-        return draw(self._drawings(), self, kind, heads=heads, title=title)
-
-    def _drawings(self) -> Sequence[Drawing]:
         from esscher.runs.registry import part_of
 
-        found: Sequence[Drawing] = part_of(self.study.name, "charts").DRAWINGS
-        return found
+        drawings = part_of(self.study.name, "charts").DRAWINGS
+        return draw(drawings, self, kind, heads=heads, title=title)
 
     def save(self, path: str | Path) -> None:
         """Write everything into a JSON file, which :func:`esscher.load` reads."""
@@ -214,12 +214,12 @@ def body_type(result: type[Result[Any]]) -> type[Any]:
     """
     hints = get_type_hints(result, include_extras=True)
     common = {field.name for field in fields(Result)}
-    own = [
+    body = [
         (f.name, hints[f.name])
         for f in fields(result)
         if f.name not in common and f.metadata != NOT_STORED
     ]
-    return msgspec.defstruct(result.__name__, own, bases=(Record,), frozen=True, kw_only=True)
+    return msgspec.defstruct(result.__name__, body, bases=(Record,), frozen=True, kw_only=True)
 
 
 def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -> Any:
@@ -235,8 +235,8 @@ def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -
     body = as_record(tree, body_type(kind), place)
     known = {*Header.__struct_fields__, *body.__struct_fields__}
     if kind.closed and tree.keys() - known:
-        other = shortened(min(tree.keys() - known))
-        raise InputError(f"{place} is damaged: it has {other}, which is not known")
+        unknown = shortened(min(tree.keys() - known))
+        raise InputError(f"{place} is damaged: it has {unknown}, which is not known")
     try:
         return kind(
             study=study,
@@ -264,21 +264,26 @@ def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
 
 def read_result(run: CellRun, study: Study[Any]) -> Any:
     """Return the result that a run has stored; None if there is none, or it is of other options."""
+    from esscher.runs.study import configuration_type
+
     path = run.folder / RESULTS
     try:
         tree, header = read_stored(run)
         if header is None:
             return None
-        stored = header.configuration
-        study.check_stored(stored, str(path))
-        if stored != study.configuration():
+        wanted = study.configuration()
+        for name in wanted:
+            if name not in header.configuration:
+                raise InputError(f"{path} is damaged: configuration has no {name!r}")
+        as_record(header.configuration, configuration_type(type(study)), str(path))
+        if header.configuration != wanted:
             return None
         return result_from(tree, study, str(path), run.folder)
     except InputError as error:
-        said = str(error)
-        said = said if "is damaged" in said else f"{path} is damaged ({said})"
+        reason = str(error)
+        reason = reason if "is damaged" in reason else f"{path} is damaged ({reason})"
         raise InputError(
-            f"{said}; delete {RESULTS} and run the same command again, which recomputes it "
+            f"{reason}; delete {RESULTS} and run the same command again, which recomputes it "
             "from the parts"
         ) from error
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from inspect import Signature, cleandoc
 from pathlib import Path
+from types import NoneType
 from typing import (
     Annotated,
     Any,
@@ -28,15 +29,23 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
+    get_args,
 )
 
 import msgspec
 
-from esscher.core.codec import Record, as_record, as_tree
-from esscher.core.errors import InputError
+from esscher.core.atomic import write_atomically
+from esscher.core.codec import Record, as_json, as_record, as_tree
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
-from esscher.runs.executors import CellExecutor, SchedulerLost, Task, chosen_executor, compute_cells
-from esscher.runs.folder import LOG, Cell, CellRun, check_run_place, open_run, run_in_memory
+from esscher.runs.executors import CellExecutor, Task, chosen_executor
+from esscher.runs.folder import (
+    LOG,
+    RESULTS,
+    Cell,
+    CellRun,
+    check_run_place,
+    open_run,
+)
 from esscher.runs.progress import Reporter
 from esscher.runs.result import Result, read_result
 
@@ -176,35 +185,33 @@ class Study(ABC, Generic[R_co]):
         ------
         InputError
             For options that cannot be used, before anything is loaded; a directory of another run;
-            a damaged cell; cells that no worker could compute.
+            a damaged cell; cells that no worker could compute, after all others are stored.
         Interrupted
             On Ctrl-C (it is a ``KeyboardInterrupt``), or if the scheduler of a cluster is lost.
         """
-        asked = self.checked()
-        with chosen_executor(asked.workers, asked.executor) as executor:
-            ready = asked.filled()
+        options = self.checked()
+        with chosen_executor(options.workers, options.executor) as executor:
+            ready = options.filled()
             called = {o.key: o.name for o in options_of(type(self))}
-            check_run_place(asked.out, self.name, ready.cell_configuration(known=True), called)
+            check_run_place(options.out, self.name, ready.cell_configuration(known=True), called)
             work = ready.prepare(executor)
             study = work.study
-            with study.opened(asked.out) as run:
+            with study.opened(options.out) as run:
+                log = run.folder / LOG if run.on_disk else None
                 try:
-                    log = run.folder / LOG if run.on_disk else None
-                    with Reporter(log, asked.progress, self.unit) as reporter:
+                    with Reporter(log, options.progress, self.unit) as reporter:
                         _compute(work, run, reporter, executor)
                 except KeyboardInterrupt as stop:
-                    reason = str(stop) if isinstance(stop, SchedulerLost) else ""
-                    done = len(set(run.names()) - self.beside)
-                    raise Interrupted(done, self.unit, asked.out, reason) from None
-                found: R_co = finish(run, study, write=run.on_disk)
-                return found
+                    reason = stop.reason if isinstance(stop, Interrupted) else str(stop)
+                    done = len(set(run.names()) - self.auxiliary)
+                    raise Interrupted(done, self.unit, options.out, reason) from None
+                result: R_co = finish(run, study, write=run.on_disk)
+                return result
 
-    @contextmanager
-    def opened(self, out: Path | None) -> Iterator[CellRun]:
+    def opened(self, out: Path | None) -> AbstractContextManager[CellRun]:
         """Open the run of a study with nothing left open: in a directory, or in memory."""
-        about = self.name, self.subject, self.cell_configuration(), self.request()
-        with run_in_memory(*about) if out is None else open_run(out, *about) as run:
-            yield run.typed(self.cell)
+        configuration, request = self.cell_configuration(), self.request()
+        return open_run(out, self.name, self.subject, configuration, request, self.cell)
 
     def checked(self) -> Self:
         """Return the study with every option of the type it is described by."""
@@ -224,13 +231,6 @@ class Study(ABC, Generic[R_co]):
         """Return all that the result is a function of, as JSON holds it."""
         return self.cell_configuration() | self.request()
 
-    def check_stored(self, configuration: dict[str, Any], place: str) -> None:
-        """Refuse a stored configuration that no such study has."""
-        for name in self.configuration():
-            if name not in configuration:
-                raise InputError(f"{place} is damaged: configuration has no {name!r}")
-        as_record(configuration, configuration_type(type(self)), place)
-
     def cell_configuration(self, known: bool = False) -> dict[str, Any]:
         """Return all that the cells are a function of: it stays when a run is resumed.
 
@@ -239,26 +239,17 @@ class Study(ABC, Generic[R_co]):
         known
             Leave out what is known only when model and text have been read.
         """
-        left_out = self.sources | self.unsettled if known else frozenset()
-        stored = [
-            o
-            for o in options_of(type(self))
-            if o.stored and not o.changeable
-            if not (o.added and getattr(self, o.name) == o.default)
-        ]
-        return dict(
-            as_tree({o.key: getattr(self, o.name) for o in stored if o.name not in left_out})
-        )
-
-    @property
-    def unsettled(self) -> frozenset[str]:
-        """Options that are settled when the text has been read: it may have less than a default."""
-        return frozenset(
-            o.name
-            for o in options_of(type(self))
-            if isinstance(value := getattr(self, o.name), AtMost)
-            or (value is None and not o.takes_none)
-        )
+        stored: dict[str, Any] = {}
+        for o in options_of(type(self)):
+            value = getattr(self, o.name)
+            if not o.stored or o.changeable or (o.added and value == o.default):
+                continue
+            # a text may have less than a default; what is None yet depends on the model
+            takes_none = o.type is Any or NoneType in get_args(o.type)
+            settled = not isinstance(value, AtMost) and (value is not None or takes_none)
+            if not known or (settled and o.name not in self.sources):
+                stored[o.key] = value
+        return dict(as_tree(stored))
 
     def request(self) -> dict[str, Any]:
         """Return the options that may change when a run is resumed."""
@@ -272,7 +263,7 @@ class Study(ABC, Generic[R_co]):
     #: Options that name something to be read; in a run, a record of it stands in their place.
     sources: ClassVar[frozenset[str]] = frozenset()
     #: Cells that are not counted: something that others are compared with.
-    beside: ClassVar[frozenset[str]] = frozenset()
+    auxiliary: ClassVar[frozenset[str]] = frozenset()
     #: Options whose default on the command line is another one.
     command_defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -309,70 +300,56 @@ def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
         return stored.with_cells(cells, run)
     result = study.assemble(cells, run)
     if write:
-        run.write_results(result.to_dict())
+        write_atomically(run.folder / RESULTS, as_json(result.to_dict()))
     return result
 
 
 def function_of(study: Callable[P, Study[R]]) -> Callable[P, R]:
     """Return the function that runs a study: ``tails(...)`` for ``TailsStudy(...).run()``."""
     kind: Any = study
-    name, signature = kind.name.replace("-", "_"), _signature(kind)
+    name = kind.name.replace("-", "_")
+    options = {o.name: o for o in options_of(kind)}
+    parameters = []
+    for parameter in Signature.from_callable(kind).parameters.values():
+        option = options[parameter.name]
+        hint = Any if parameter.name in kind.sources else plain_type(option.type)
+        if option.metavar in LISTS:
+            hint = hint | str
+        if option.default is None and hint is not Any:
+            hint = hint | None
+        parameters.append(parameter.replace(annotation=hint))
+    signature = Signature(parameters, return_annotation=kind.result)
+    known = list(signature.parameters)
 
-    def run(*arguments: P.args, **options: P.kwargs) -> R:
-        _check_arguments(name, signature, arguments, options)
-        return study(*arguments, **options).run()
+    def run(*arguments: P.args, **given: P.kwargs) -> R:
+        for argument in given:
+            if argument not in known:
+                near = get_close_matches(argument, known, n=1)
+                remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+                raise TypeError(f"{name}() has no argument {argument!r}; {remedy}")
+        try:
+            signature.bind(*arguments, **given)
+        except TypeError as error:
+            raise TypeError(f"{name}(): {error}") from None
+        return study(*arguments, **given).run()
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = kind.__module__.rpartition(".")[0]
-    run.__doc__ = _documentation(kind)
+    listed = "".join(f"{name}\n    {options[name].help}\n" for name in known)
+    run.__doc__ = f"{cleandoc(kind.__doc__ or '')}\n\nParameters\n----------\n{listed}"
     run.__signature__ = signature  # type: ignore[attr-defined]
     return run
 
 
-def _check_arguments(
-    name: str, signature: Signature, arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> None:
-    """Refuse arguments that the function does not have, with the nearest that it has."""
-    known = list(signature.parameters)
-    for given in options:
-        if given not in known:
-            near = get_close_matches(given, known, n=1)
-            remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise TypeError(f"{name}() has no argument {given!r}; {remedy}")
-    try:
-        signature.bind(*arguments, **options)
-    except TypeError as error:
-        raise TypeError(f"{name}(): {error}") from None
-
-
-def _signature(study: type[Study[Any]]) -> Signature:
-    parameters = []
-    for name, parameter in Signature.from_callable(study).parameters.items():
-        found = next(o for o in options_of(study) if o.name == name)
-        kind = Any if name in study.sources else plain_type(found.type)
-        if found.metavar in LISTS:
-            kind = kind | str
-        if found.default is None and kind is not Any:
-            kind = kind | None
-        parameters.append(parameter.replace(annotation=kind))
-    return Signature(parameters, return_annotation=study.result)
-
-
-def _documentation(study: type[Study[Any]]) -> str:
-    """The study's docstring, and its options as parameters."""
-    by_name = {o.name: o for o in options_of(study)}
-    listed = "".join(
-        f"{name}\n    {by_name[name].help}\n" for name in Signature.from_callable(study).parameters
-    )
-    text = cleandoc(study.__doc__ or "")
-    return f"{text}\n\nParameters\n----------\n{listed}"
-
-
 def _compute(work: Work, run: CellRun, reporter: Reporter, executor: CellExecutor) -> None:
+    """Compute the cells that are missing, and store each as it arrives."""
     names = dict.fromkeys(work.study.cells())
     reporter.expect(len(names), len(names) - len(run.missing(list(names))))
     for batch in work.batches(replace(run, doing=reporter.doing)):
         if not batch.keys() <= names.keys():
             names |= dict.fromkeys(batch)
             reporter.expect(len(names), len(names) - len(run.missing(list(names))))
-        compute_cells(run, batch, reporter, executor)
+        cell: Cell
+        for name, cell in executor.run([batch[name] for name in run.missing(list(batch))]):
+            run.write(name, cell)
+            reporter.advance()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.show.chart import CLICKED, Axis, Row, Series, canvas, tip
+from esscher.show.chart import CLICKED, Row, Series, canvas, tip
 from esscher.show.frames import finite
 from esscher.show.theme import (
     LETTER,
@@ -30,8 +30,8 @@ LAYER, SHORT, TALL = 7.2, 97.0, 245.0
 WIDTH = 96.0
 #: Most ticks along layers and heads.
 UP, ACROSS = 10, 7
-#: Height of a row of a matrix, and room of the names below it.
-ROW, NAMES = 13.0, 60.0
+#: Height of a row of names.
+ROW = 13.0
 #: Share of the way from dark to light colours from which letters are dark.
 LIGHT = 0.6
 
@@ -87,100 +87,41 @@ def heatmap(
         label = f"(datum.value >= {high} ? '≥ ' : '') + ({label})"
     if known and min(known) < low:
         label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
-    grid = _Grid(data, columns)
-    fill = alt.Fill(
-        field=field,
-        type="quantitative",
-        scale=alt.Scale(
-            type="log" if log else "linear",
-            domain=[low, high],
-            clamp=True,
-            scheme=cast(Any, colours),
-            nice=False,
-        ),
-        legend=alt.Legend(
-            title=None,
-            orient="right",
-            gradientLength=grid.height,
-            values=log_ticks(low, high) if log else even_ticks(low, high),
-            labelExpr=label,
-        ),
-    )
+    grid = _grid(data, columns)
+    scale: dict[str, Any] = {
+        "type": "log" if log else "linear",
+        "domain": [low, high],
+        "clamp": True,
+        "scheme": colours,
+        "nice": False,
+    }
+    ticks = log_ticks(low, high) if log else even_ticks(low, high)
+    fill = _fill(field, scale, grid.height, ticks, label)
     tips = [*grid.tips, tip(field, title, True)]
-    own = _own_tips(tips, pick)
+    # below marks that hear clicks, which say it, cells say nothing themselves
+    tooltips, empty = ({"tooltip": tips}, {"tooltip": grid.tips}) if pick is None else ({}, {})
     marks = [
         canvas(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
-        .encode(*grid.place, fill=fill, **own)
+        .encode(*grid.place, fill=fill, **tooltips)
     ]
     if len(known) < len(data):
         marks.append(
             canvas(row for row in data if row[field] is None)
             .mark_text(style="note", text="×", fontSize=grid.letter)
-            .encode(*grid.place, **_own_tips(grid.tips, pick))
+            .encode(*grid.place, **empty)
         )
     if crossed is not None:
+        # dark letters in light cells, light ones in dark cells
         light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
+        dark = f"datum[{json.dumps(field)}] > {light}"
+        colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
             .mark_text(text=cross, fontSize=grid.letter)
-            .encode(*grid.place, color=_letters(field, light), **own)
+            .encode(*grid.place, color=colour, **tooltips)
         )
-    return grid.panel(marks, title, tips, pick)
-
-
-def matrix(rows: Iterable[Row], x: Axis, y: Axis, field: str, title: str, high: float) -> ChartType:
-    """Draw a count per pair of names as colour, from 0 to ``high``, and write it into the cell."""
-    data = list(rows)
-    assert y.names is not None
-    height = max(ROW * len(y.names), SHORT)
-    place = (
-        alt.X(
-            field=x.field,
-            **x.options(),
-            axis=alt.Axis(
-                grid=False,
-                domain=False,
-                ticks=False,
-                labelAngle=-40,
-                labelLimit=NAMES,
-                labelAlign="right",
-                labelOverlap=False,
-            ),
-        ),
-        alt.Y(
-            field=y.field,
-            **y.options(),
-            axis=alt.Axis(grid=False, domain=False, ticks=False, labelOverlap=False),
-        ),
-    )
-    fill = alt.Fill(
-        field=field,
-        type="quantitative",
-        scale=alt.Scale(domain=[0, high], scheme=cast(Any, SIZES)),
-        legend=alt.Legend(
-            title=None,
-            orient="right",
-            gradientLength=height,
-            values=even_ticks(0.0, high),
-            labelExpr=TICK,
-        ),
-    )
-    tips = [
-        *(tip(axis.field, axis.title or axis.field) for axis in (y, x)),
-        tip(field, title, True),
-    ]
-    cells = canvas(data)
-    made = alt.layer(
-        cells.mark_rect(style="cell").encode(*place, fill=fill, tooltip=tips),
-        cells.mark_text(fontSize=SMALL).encode(
-            *place,
-            color=_letters(field, LIGHT * high),
-            tooltip=tips,
-            text=alt.Text(field=field, type="quantitative", format=",d"),
-        ),
-    )
-    return cast(ChartType, made.properties(title=title, width=WIDTH, height=height))
+    return _panel(grid, data, columns, marks, title, tips, pick)
 
 
 def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
@@ -195,18 +136,8 @@ def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
         "title": None,
         "axis": _axis(heads, ACROSS),
     }
-    fill = alt.Fill(
-        field=field,
-        type="quantitative",
-        scale=alt.Scale(domain=[-1, 1], scheme=cast(Any, SIGNED)),
-        legend=alt.Legend(
-            title=None,
-            orient="right",
-            gradientLength=SHORT,
-            values=[-1, -0.5, 0, 0.5, 1],
-            labelExpr=TICK,
-        ),
-    )
+    scale: dict[str, Any] = {"domain": [-1, 1], "scheme": SIGNED}
+    fill = _fill(field, scale, SHORT, [-1, -0.5, 0, 0.5, 1])
     made = (
         canvas(data)
         .mark_rect(style="cell")
@@ -263,17 +194,18 @@ def category_map(
         symbolType="square",
         labelExpr=f"{json.dumps(names)}[datum.value]",
     )
-    grid = _Grid(data, columns)
+    grid = _grid(data, columns)
     tips = [*grid.tips, tip("word", title)]
-    own = _own_tips(tips, pick)
+    tooltips = {"tooltip": tips} if pick is None else {}
     cells = canvas(known)
     marks = [
-        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **own),
+        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **tooltips),
         cells.mark_text(style="letter", fontSize=grid.letter).encode(
-            *grid.place, text=alt.Text(field="letter", type="nominal"), **own
+            *grid.place, text=alt.Text(field="letter", type="nominal"), **tooltips
         ),
     ]
-    return grid.panel(marks, title if known else f"{title}: none", tips, pick)
+    name = title if known else f"{title}: none"
+    return _panel(grid, data, columns, marks, name, tips, pick)
 
 
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
@@ -299,67 +231,59 @@ def map_height(layers: int) -> float:
     return min(max(LAYER * layers, SHORT), TALL)
 
 
-class _Grid:
-    """Layers upwards, heads to the right."""
+class _Grid(NamedTuple):
+    """Layers upwards, heads to the right: axes, height, size of letters, and what cells tell."""
 
-    def __init__(self, data: list[dict[str, Any]], columns: str) -> None:
-        self._data, self._columns = data, columns
-        layers = sorted({row["layer"] for row in data})
-        heads = sorted({row[columns] for row in data})
-        self.height = map_height(len(layers))
-        self.letter = round(min(max(0.65 * self.height / max(len(layers), 1), 2.5), SMALL), 2)
-        self.place = (
-            alt.X(
-                field=columns,
-                type="ordinal",
-                scale=alt.Scale(domain=heads, padding=0.04),
-                title=columns,
-                axis=_axis(heads, ACROSS),
-            ),
-            alt.Y(
-                field="layer",
-                type="ordinal",
-                scale=alt.Scale(domain=layers[::-1], padding=0.04),
-                title="layer",
-                axis=_axis(layers, UP),
-            ),
-        )
-        self.tips = [tip("layer", "layer"), tip(columns, columns)]
-
-    def panel(
-        self,
-        marks: list[Any],
-        title: str,
-        tips: list[alt.Tooltip],
-        pick: alt.Parameter | None,
-    ) -> ChartType:
-        if pick is not None:
-            # what hears clicks lies on top of every cell, a frame around the chosen one; a click
-            # changes that frame alone, which for thousands of cells is a matter of seconds
-            cells = [{key: row[key] for key in ("layer", self._columns)} for row in self._data]
-            marks = [
-                *marks,
-                canvas(self._data)
-                .mark_rect(fill="transparent")
-                .encode(*self.place, tooltip=tips)
-                .properties(name=CLICKED),
-                canvas(cells, pick)
-                .mark_rect(style="chosen", fill="transparent")
-                .encode(*self.place),
-            ]
-        made = alt.layer(*marks).properties(title=title, width=WIDTH, height=self.height)
-        return cast(ChartType, made)
+    place: tuple[alt.X, alt.Y]
+    height: float
+    letter: float
+    tips: list[alt.Tooltip]
 
 
-def _own_tips(tips: list[alt.Tooltip], pick: alt.Parameter | None) -> dict[str, Any]:
-    """What cells say themselves: nothing below the marks that hear clicks, which say it."""
-    return {"tooltip": tips} if pick is None else {}
+def _grid(data: list[dict[str, Any]], columns: str) -> _Grid:
+    layers = sorted({row["layer"] for row in data})
+    heads = sorted({row[columns] for row in data})
+    height = map_height(len(layers))
+    letter = round(min(max(0.65 * height / max(len(layers), 1), 2.5), SMALL), 2)
+    x = alt.Scale(domain=heads, padding=0.04)
+    y = alt.Scale(domain=layers[::-1], padding=0.04)
+    place = (
+        alt.X(field=columns, type="ordinal", scale=x, title=columns, axis=_axis(heads, ACROSS)),
+        alt.Y(field="layer", type="ordinal", scale=y, title="layer", axis=_axis(layers, UP)),
+    )
+    return _Grid(place, height, letter, [tip("layer", "layer"), tip(columns, columns)])
 
 
-def _letters(field: str, light: float) -> Any:
-    """Dark letters in light cells, light ones in dark cells."""
-    test = f"datum[{json.dumps(field)}] > {light}"
-    return alt.condition(test, alt.value(LETTER), alt.value(LIGHT_LETTER))
+def _panel(
+    grid: _Grid,
+    data: list[dict[str, Any]],
+    columns: str,
+    marks: list[Any],
+    title: str,
+    tips: list[alt.Tooltip],
+    pick: alt.Parameter | None,
+) -> ChartType:
+    """Lay marks over each other; on top what hears clicks, and a frame around the chosen cell.
+
+    A click changes that frame alone, which for thousands of cells is a matter of seconds.
+    """
+    if pick is not None:
+        cells = [{key: row[key] for key in ("layer", columns)} for row in data]
+        hears = canvas(data).mark_rect(fill="transparent").encode(*grid.place, tooltip=tips)
+        frame = canvas(cells, pick).mark_rect(style="chosen", fill="transparent")
+        marks = [*marks, hears.properties(name=CLICKED), frame.encode(*grid.place)]
+    made = alt.layer(*marks).properties(title=title, width=WIDTH, height=grid.height)
+    return cast(ChartType, made)
+
+
+def _fill(
+    field: str, scale: dict[str, Any], height: float, ticks: list[float], label: str = TICK
+) -> alt.Fill:
+    """Colours of numbers, with a bar of them beside the panel."""
+    legend = alt.Legend(
+        title=None, orient="right", gradientLength=height, values=ticks, labelExpr=label
+    )
+    return alt.Fill(field=field, type="quantitative", scale=alt.Scale(**scale), legend=legend)
 
 
 def _axis(numbers: list[Any], most: int) -> alt.Axis:

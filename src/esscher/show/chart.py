@@ -77,9 +77,9 @@ class Axis:
                 "title": self.title or None,
                 "scale": alt.Scale(domain=list(self.names)),
             }
-        about: dict[str, Any] = {"labelExpr": TICK}
+        axis: dict[str, Any] = {"labelExpr": TICK}
         if self.whole:
-            about["labelExpr"] = f"datum.value % 1 ? '' : ({TICK})"
+            axis["labelExpr"] = f"datum.value % 1 ? '' : ({TICK})"
         scale: dict[str, Any] = {"nice": False} if self.log else {"nice": False, "zero": False}
         if self.limits is None:
             scale["padding"] = ROOM
@@ -88,13 +88,13 @@ class Axis:
         if self.log:
             assert self.limits is not None, "a logarithmic axis needs limits"
             scale["type"] = "log"
-            about["values"] = log_ticks(*self.limits)
+            axis["values"] = log_ticks(*self.limits)
         else:
-            about |= {"tickCount": 5, "tickMinStep": 1 if self.whole else alt.Undefined}
+            axis |= {"tickCount": 5, "tickMinStep": 1 if self.whole else alt.Undefined}
         return {
             "type": "quantitative",
             "title": self.title or None,
-            "axis": alt.Axis(**about),
+            "axis": alt.Axis(**axis),
             "scale": alt.Scale(**scale),
         }
 
@@ -146,8 +146,8 @@ class Series:
 
     def dash(self) -> dict[str, Any]:
         """Return the encoding by dashes."""
-        own = self.dashes or [DASHES[i % len(DASHES)] for i in range(len(self.names))]
-        return self._options([list(dash) for dash in own], symbolSize=LONG)
+        dashes = self.dashes or [DASHES[i % len(DASHES)] for i in range(len(self.names))]
+        return self._options([list(dash) for dash in dashes], symbolSize=LONG)
 
     def _options(self, values: list[Any], **legend: Any) -> dict[str, Any]:
         shapes = set(self.shapes or ())
@@ -388,8 +388,8 @@ def words(
     corner = {"x": alt.value("width" if right else 0), "y": alt.value("height")}
     marks = []
     for i in range(max(len(text) for _, text in split)):
-        own = [{**row, "text": text[i]} for row, text in split if len(text) > i]
-        note = canvas(own, pick).mark_text(
+        rows_here = [{**row, "text": text[i]} for row, text in split if len(text) > i]
+        note = canvas(rows_here, pick).mark_text(
             style="note",
             align="right" if right else "left",
             baseline="bottom",
@@ -450,8 +450,8 @@ def figure(
     chart: Any = alt.concat(*panels, columns=columns(len(panels), DOUBLE, least))
     if apart:
         chart = chart.resolve_scale(**dict.fromkeys(LOOKS, "independent"))
-    about = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
-    chart = chart.properties(title=about)
+    heading = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
+    chart = chart.properties(title=heading)
     if pick is not None:
         clicked = [
             part["name"]
@@ -472,8 +472,8 @@ def sheet(figures: Sequence[ChartType], title: str = "", *, note: str = "") -> C
         part.title = part.usermeta = part.config = alt.Undefined
     chart: Any = alt.vconcat(*parts)
     chart = chart.resolve_scale(**dict.fromkeys(LOOKS, "independent"))
-    about = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
-    made = chart.properties(title=about, usermeta={"least": least}, config=config())
+    heading = alt.TitleParams(text=title, subtitle=note or alt.Undefined, style="figure")
+    made = chart.properties(title=heading, usermeta={"least": least}, config=config())
     return cast(ChartType, made)
 
 
@@ -505,9 +505,9 @@ def _packed(
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
         same = {field: row.get(field) for field in fields if field not in lists}
-        own = groups.setdefault(tuple(same.values()), same | {field: [] for field in lists})
+        group = groups.setdefault(tuple(same.values()), same | {field: [] for field in lists})
         for field in lists:
-            own[field].append(row.get(field))
+            group[field].append(row.get(field))
     return tuple(groups.values()), lists
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
-from esscher.show.save import DPI, chart_bytes, save_chart
+from esscher.show.save import DPI, chart_bytes, check_ending
 from esscher.show.theme import specification
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Column:
     title
         Head of the column.
     format
-        How numbers are shown: see ``numbers.py``; ``"text"`` for words.
+        How numbers are shown: see :func:`esscher.core.shown.shown`; ``"text"`` for words.
     low, high
         Names of the data that hold the ends of the interval.
     missing
@@ -106,7 +107,7 @@ Part = Drawn | Table
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study says about one of its results, besides its headline and its charts.
+    """The page of one run: what its study says about the result, and where it comes from.
 
     Attributes
     ----------
@@ -119,9 +120,19 @@ class Summary:
     tables
         All numbers.
     answer
-        In plain language, if the headline of the result is none.
+        In plain language; by default the headline of the result.
     parts
-        Charts and tables in their order, in place of all charts and then ``tables``.
+        Charts and tables in their order; by default all charts, and then ``tables``.
+    title
+        Name of the run.
+    complete
+        Whether the run is.
+    provenance
+        Pairs (name, value).
+    command, command_note
+        Command that reproduces the run, None if there is none; and what is to be known about it.
+    configuration
+        The stored configuration as JSON.
     """
 
     name: str
@@ -130,37 +141,8 @@ class Summary:
     tables: Sequence[Table]
     answer: str = ""
     parts: Sequence[Part] = ()
-
-
-@dataclass(frozen=True)
-class Page:
-    """One run.
-
-    Attributes
-    ----------
-    title, kind, subject
-        Name of the run, what kind it is in words, and what was measured.
-    answer
-        The answer in plain language.
-    complete
-        Whether the run is.
-    cards, parts
-        What follows it.
-    provenance
-        Pairs (name, value).
-    command
-        Command that reproduces the run; None if there is none.
-    configuration
-        The stored configuration as JSON.
-    """
-
-    title: str
-    kind: str
-    subject: str
-    answer: str
-    complete: bool
-    cards: Sequence[Card]
-    parts: Sequence[Part]
+    title: str = ""
+    complete: bool = True
     provenance: Sequence[tuple[str, str]] = ()
     command: str | None = None
     command_note: str = ""
@@ -169,10 +151,6 @@ class Page:
 
 #: Most heads that one chart shows side by side.
 MOST = 24
-
-
-def _nothing(found: Any) -> str | None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -199,7 +177,7 @@ class Drawing:
     heading: str = ""
     caption: str = ""
     heads: bool = False
-    missing: Callable[[Any], str | None] = _nothing
+    missing: Callable[[Any], str | None] = lambda result: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +193,26 @@ class Plot:
     chart: ChartType
 
     def save(self, path: str | Path, *, width: float | str = "double", dpi: float = DPI) -> Path:
-        """Write it into a file; see :func:`esscher.show.save.save_chart`."""
-        return save_chart(self.chart, path, width=width, dpi=dpi)
+        """Write it in the format of the path's ending; directories are made if need be.
+
+        Parameters
+        ----------
+        path
+            The file: ``.png``, ``.svg`` or ``.pdf``.
+        width
+            ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
+        dpi
+            Dots per inch of a PNG.
+
+        Raises
+        ------
+        InputError
+            If the ending is no format, the width is out of range, or the file cannot be written;
+            then nothing is written.
+        """
+        place = Path(path)
+        write_output(place, chart_bytes(self.chart, check_ending(place), width=width, dpi=dpi))
+        return place
 
     def to_dict(self) -> dict[str, Any]:
         """Return the Vega-Lite specification."""
@@ -226,14 +222,14 @@ class Plot:
         return chart_bytes(self.chart, ".svg").decode()
 
 
-def offered(drawings: Sequence[Drawing], found: Any) -> list[Drawing]:
+def offered(drawings: Sequence[Drawing], result: Any) -> list[Drawing]:
     """Return the charts that a result offers, the main one first."""
-    return [drawing for drawing in drawings if drawing.missing(found) is None]
+    return [drawing for drawing in drawings if drawing.missing(result) is None]
 
 
 def draw(
     drawings: Sequence[Drawing],
-    found: Any,
+    result: Any,
     name: str | None = None,
     *,
     heads: Sequence[tuple[int, int]] | None = None,
@@ -241,44 +237,37 @@ def draw(
 ) -> Plot:
     """Draw one of a study's charts: the main one unless named; see ``Result.plot``."""
     known = {drawing.name: drawing for drawing in drawings}
-    chosen = known.get(drawings[0].name if name is None else name)
-    if chosen is None:
-        raise InputError(f"there is no chart {name!r} of this result; choose from {_list(known)}")
-    if heads is not None and not chosen.heads:
-        choosing = [drawing.name for drawing in drawings if drawing.heads]
-        remedy = f"that is for {_list(choosing)}" if choosing else "leave them out"
-        raise InputError(f"the chart {chosen.name!r} takes no heads; {remedy}")
-    reason = chosen.missing(found)
+    drawing = known.get(drawings[0].name if name is None else name)
+    if drawing is None:
+        names = ", ".join(known)
+        raise InputError(f"there is no chart {name!r} of this result; choose from {names}")
+    if heads is not None and not drawing.heads:
+        names = ", ".join(other.name for other in drawings if other.heads)
+        remedy = f"that is for {names}" if names else "leave them out"
+        raise InputError(f"the chart {drawing.name!r} takes no heads; {remedy}")
+    reason = drawing.missing(result)
     if reason is not None:
-        raise InputError(f"there is no chart {chosen.name!r} of this result: {reason}")
-    chart = chosen.draw(found) if heads is None else chosen.draw(found, heads=list(heads))
-    return Plot(chart if title is None else retitled(chart, title))
+        raise InputError(f"there is no chart {drawing.name!r} of this result: {reason}")
+    chart = drawing.draw(result) if heads is None else drawing.draw(result, heads=list(heads))
+    if title is not None:  # an empty one is none; its note stays
+        titled: Any = chart.copy()
+        titled.title.text = title
+        chart = cast("ChartType", titled)
+    return Plot(chart)
 
 
-def retitled(chart: ChartType, title: str) -> ChartType:
-    """Return a chart with another title (an empty one is none); its note stays."""
-    made: Any = chart.copy()
-    made.title.text = title
-    return cast("ChartType", made)
-
-
-def check_heads(asked: Sequence[tuple[int, int]], there: Sequence[tuple[int, int]]) -> None:
+def check_heads(wanted: Sequence[tuple[int, int]], there: Sequence[tuple[int, int]]) -> None:
     """Refuse heads that a run does not have."""
-    if len(asked) > MOST or not asked:
-        raise InputError(f"{len(asked)} heads are asked for; draw 1 to {MOST} of them")
-    for layer, head in asked:
+    if len(wanted) > MOST or not wanted:
+        raise InputError(f"{len(wanted)} heads are asked for; draw 1 to {MOST} of them")
+    for layer, head in wanted:
         if (layer, head) not in there:
-            layers, heads = (sorted({pair[i] for pair in there}) for i in (0, 1))
+            ranges = []
+            for numbers in (sorted({pair[i] for pair in there}) for i in (0, 1)):
+                first, last = numbers[0], numbers[-1]
+                whole = len(numbers) == last - first + 1 > 2
+                ranges.append(f"{first} to {last}" if whole else ", ".join(map(str, numbers)))
             raise InputError(
-                f"there is no head {layer}.{head} in this run: it has layers {_range(layers)} and "
-                f"heads {_range(heads)}; write LAYER.HEAD, such as {there[0][0]}.{there[0][1]}"
+                f"there is no head {layer}.{head} in this run: it has layers {ranges[0]} and "
+                f"heads {ranges[1]}; write LAYER.HEAD, such as {there[0][0]}.{there[0][1]}"
             )
-
-
-def _list(names: Any) -> str:
-    return ", ".join(names)
-
-
-def _range(numbers: Sequence[int]) -> str:
-    whole = list(numbers) == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 2
-    return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))

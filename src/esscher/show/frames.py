@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def rounded(value: Any) -> Any:
+    """Return a value as JSON has it, numbers to six digits."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return None if type(value).__name__ == "NAType" else value  # of pandas
 
 
 def values(column: Any) -> list[Any]:
     """A column as plain values; None for what is missing or not finite."""
-    return [_plain(value) for value in column]
+    return [rounded(value) for value in column]
 
 
 def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
@@ -25,26 +36,9 @@ def ends_of(intervals: Any) -> tuple[list[Any], list[Any]]:
     return [low for low, _ in pairs], [high for _, high in pairs]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, (str, bool, list, dict)):
-        return value
-    if value is None or pd.isna(value) or not np.isfinite(value):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table."""
     return [{str(k): rounded(v) for k, v in row.items()} for row in frame.to_dict("records")]
-
-
-def rounded(value: Any) -> Any:
-    """Return a value as JSON has it, numbers to six digits."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return None if value is pd.NA else value
 
 
 def finite(value: Any, log: bool = False) -> float | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -20,12 +19,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from esscher import __version__
 from esscher.core.errors import InputError
-from esscher.show.content import Drawn, Page
+from esscher.show.content import Drawn, Summary
+from esscher.show.frames import rounded
 from esscher.show.theme import LEGENDS, PICK, SHADES, VARIABLES, config, specification
 
 if TYPE_CHECKING:
@@ -84,19 +84,19 @@ def place(name: str, chart: ChartType, description: str) -> Markup:
     description
         The chart in words, for those who do not see it.
     """
-    about: Any = chart
+    spec: Any = chart
     # who picks a cell by the arrow keys must reach the chart
-    picks = any(param.name == PICK for param in _given(about.params) or ())
+    picks = any(param.name == PICK for param in _given(spec.params) or ())
     role = 'tabindex="0" role="application"' if picks else 'role="img"'
-    note = _given(about.title.subtitle)
-    said = f'<p class="chart-note">{escape(note)}</p>' if note else ""
-    # about the room that it will take, so that charts further down are drawn when they are seen
-    figures = about.vconcat if hasattr(about, "vconcat") else [about]
-    rows = [one for part in figures for one in part.concat[:: part.columns]]
-    height = 1.5 * sum(float(one.height) + 40 for one in rows)
+    note = _given(spec.title.subtitle)
+    caption = f'<p class="chart-note">{escape(note)}</p>' if note else ""
+    # nearly the room that it will take, so that charts further down are drawn when they are seen
+    figures = spec.vconcat if hasattr(spec, "vconcat") else [spec]
+    rows = [panel for part in figures for panel in part.concat[:: part.columns]]
+    height = 1.5 * sum(float(panel.height) + 40 for panel in rows)
     return Markup(
         f'<div class="chart" data-chart="{escape(name)}" {role} '
-        f'style="min-height: {height:.0f}px" aria-label="{escape(description)}"></div>{said}'
+        f'style="min-height: {height:.0f}px" aria-label="{escape(description)}"></div>{caption}'
         f'<details data-chart="{escape(name)}"><summary>Data of this chart</summary>'
         '<div class="chart-data" tabindex="0"></div></details>'
     )
@@ -109,15 +109,15 @@ def chart_data(charts: Mapping[str, ChartType]) -> str:
         spec = specification(chart)
         # the page has a heading and one style for all
         del spec["config"], spec["title"]
-        spec["datasets"] = {key: _columns(rows) for key, rows in spec["datasets"].items()}
+        # columns name every field once: a third of the size of rows
+        for key, rows in spec["datasets"].items():
+            fields_of = dict.fromkeys(field for row in rows for field in row)
+            columns = {field: [row.get(field) for row in rows] for field in fields_of}
+            spec["datasets"][key] = columns
         specs[name] = spec
     style = config()
     style["legend"]["layout"] = LEGENDS
-    data = _themed({"config": style | {"background": None}, "charts": specs})
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    return as_data(_themed({"config": style | {"background": None}, "charts": specs}))
 
 
 def chart_style() -> str:
@@ -151,9 +151,9 @@ def library() -> str:
 
 
 @cache
-def chart_script() -> str:
-    """Return the script that draws the charts of a page; it needs the library before it."""
-    body = "\n".join(_asset(name) for name in CHART_SCRIPTS)
+def script(*names: str) -> str:
+    """Return parts of the page's script as one that can stand in a page."""
+    body = "\n".join(_asset(name) for name in names)
     return f'(() => {{\n"use strict";\n{body}\n}})();'
 
 
@@ -167,12 +167,6 @@ def policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as columns, which name every field once: a third of the size."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _given(value: Any) -> Any:
@@ -200,12 +194,10 @@ def _asset(name: str) -> str:
 GENERATOR = "Esscher report"
 #: Largest size of a report, in bytes.
 LARGEST = 8_000_000
-#: Significant digits of numbers in the page.
-DIGITS = 6
 SCRIPTS = ("numbers.js", "dom.js", "when.js", "tables.js", "picked.js", "start.js")
 
 
-def render(pages: list[Page], title: str) -> bytes:
+def render(pages: list[Summary], title: str) -> bytes:
     """Return one HTML file.
 
     Raises
@@ -213,24 +205,6 @@ def render(pages: list[Page], title: str) -> bytes:
     InputError
         If it is too large.
     """
-    data = _html(pages, title)
-    if len(data) > LARGEST:
-        raise InputError(
-            f"the report would have {len(data) / 1e6:.1f} MB, and at most {LARGEST / 1e6:.0f} are "
-            "allowed; report fewer runs at a time, or runs of fewer layers and heads"
-        )
-    return data
-
-
-def as_data(value: Any) -> str:
-    """JSON that can stand in a page: nothing in it can end the element or open another."""
-    text = json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
-
-
-def _html(pages: list[Page], title: str) -> bytes:
     shown: list[dict[str, Any]] = []
     data: dict[str, Any] = {}
     charts: dict[str, Any] = {}
@@ -238,7 +212,7 @@ def _html(pages: list[Page], title: str) -> bytes:
         parts = []
         for k, part in enumerate(page.parts, start=1):
             name = f"part-{number}-{k}"
-            about: dict[str, Any] = {
+            entry: dict[str, Any] = {
                 "id": name,
                 "title": part.title,
                 "caption": part.caption,
@@ -248,16 +222,17 @@ def _html(pages: list[Page], title: str) -> bytes:
             }
             if isinstance(part, Drawn):
                 charts[name] = part.chart
-                about["place"] = place(name, part.chart, f"{part.title}. {part.caption}")
-                about |= {"lead": part.lead, "paragraphs": part.paragraphs}
+                entry["place"] = place(name, part.chart, f"{part.title}. {part.caption}")
+                entry |= {"lead": part.lead, "paragraphs": part.paragraphs}
             else:
                 data[name] = part
-            parts.append(about)
+            parts.append(entry)
         whole = {field.name: getattr(page, field.name) for field in fields(page)}
         shown.append(whole | {"id": number, "parts": parts})
-    scripts = [*([library(), chart_script()] if charts else []), _script()]
+    scripts = [*([library(), script(*CHART_SCRIPTS)] if charts else []), script(*SCRIPTS)]
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
     # What is marked as markup are files of ours or of Vega, and data without any markup in it.
-    text = _template().render(
+    text = environment.from_string(_asset("report.html.jinja")).render(
         pages=shown,
         title=title,
         policy=policy(*scripts),
@@ -265,22 +240,31 @@ def _html(pages: list[Page], title: str) -> bytes:
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=Markup(_asset("report.css") + (chart_style() if charts else "")),
-        data=Markup(as_data(data)),
+        data=Markup(as_data(_plain(data))),
         charts=Markup(chart_data(charts)) if charts else "",
-        scripts=[Markup(script) for script in scripts],
+        scripts=[Markup(body) for body in scripts],
     )
-    return text.encode("utf-8", "replace")
+    html = text.encode("utf-8", "replace")
+    if len(html) > LARGEST:
+        raise InputError(
+            f"the report would have {len(html) / 1e6:.1f} MB, and at most {LARGEST / 1e6:.0f} are "
+            "allowed; report fewer runs at a time, or runs of fewer layers and heads"
+        )
+    return html
+
+
+def as_data(value: Any) -> str:
+    """JSON that can stand in a page: nothing in it can end the element or open another."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
 
 
 def _plain(value: Any) -> Any:
     """Dataclasses as dictionaries, numbers with few digits, None for what JSON cannot hold."""
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        return float(f"{number:.{DIGITS}g}") if math.isfinite(number) else None
-    if isinstance(value, np.integer | np.bool_):
-        return value.item()
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        value = value.tolist()
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -288,16 +272,4 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         kept = (field.name for field in fields(value) if field.name != "caption")
         return {name: _plain(getattr(value, name)) for name in kept}
-    return value
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(_asset("report.html.jinja"))
-
-
-@cache
-def _script() -> str:
-    body = "\n".join(_asset(name) for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{body}\n}})();'
+    return rounded(value)

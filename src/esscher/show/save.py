@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import zlib
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.atomic import write_output
 from esscher.core.errors import InputError
 from esscher.show.theme import DOUBLE, SINGLE, layout, specification
 
@@ -27,34 +24,6 @@ LARGEST = 20_000
 INCH = 72.0
 
 
-def save_chart(
-    chart: ChartType, path: str | Path, *, width: float | str = "double", dpi: float = DPI
-) -> Path:
-    """Write a chart in the format of the path's ending; directories are made if need be.
-
-    Parameters
-    ----------
-    chart
-        Any chart that ``esscher.show`` or a study makes.
-    path
-        The file: ``.png``, ``.svg`` or ``.pdf``.
-    width
-        ``"single"`` or ``"double"`` column of a paper (3.4 and 7 inches), or inches.
-    dpi
-        Dots per inch of a PNG.
-
-    Raises
-    ------
-    InputError
-        If the ending is no format, the width is out of range, or the file cannot be written; then
-        nothing is written.
-    """
-    place = Path(path)
-    data = chart_bytes(chart, check_ending(place), width=width, dpi=dpi)
-    write_output(place, data)
-    return place
-
-
 def check_ending(path: Path, option: str = "figure") -> str:
     """Return the ending of a chart's file in small letters; one that is no format is refused."""
     ending = path.suffix.lower()
@@ -66,45 +35,27 @@ def check_ending(path: Path, option: str = "figure") -> str:
 def chart_bytes(
     chart: ChartType, ending: str, *, width: float | str = "double", dpi: float = DPI
 ) -> bytes:
-    """Return the contents of a chart's file; see :func:`save_chart`."""
+    """Return the contents of a chart's file; see :meth:`esscher.show.content.Plot.save`."""
     import vl_convert
 
     points = as_points(width)
     spec = layout(_printable(specification(chart)), points)
     svg = vl_convert.vegalite_to_svg(spec, allowed_base_urls=[])
-    found: Any = _SIZE.search(svg)
+    size: Any = _SIZE.search(svg)
     # axes and legends made it a little wider or narrower than asked for
-    height = float(found[2]) * points / float(found[1])
+    height = float(size[2]) * points / float(size[1])
     if ending == ".svg":
         return _sized(svg, points, height, "pt").encode()
     drawn = _sized(svg, points, height)
     if ending == ".pdf":
-        return _in_order(vl_convert.svg_to_pdf(drawn))
+        return bytes(vl_convert.svg_to_pdf(drawn))
     longest = max(points, height) / INCH
     if longest * dpi > LARGEST:
         raise InputError(
             f"a picture of {longest:.3g} inches at {dpi:g} dots per inch has more than "
             f"{LARGEST:,} dots on a side; take fewer (--dpi), or .svg or .pdf"
         )
-    return _packed(bytes(vl_convert.svg_to_png(drawn, scale=dpi / INCH, ppi=INCH)))
-
-
-def _packed(png: bytes) -> bytes:
-    """The same picture in a third of the bytes: vl-convert packs it in a hurry."""
-    made, place, pixels = [png[:8]], 8, b""
-    while place < len(png):
-        end = place + 12 + int.from_bytes(png[place : place + 4])
-        kind = png[place + 4 : place + 8]
-        if kind == b"IDAT":
-            pixels += png[place + 8 : end - 4]
-        elif kind == b"IEND":
-            data = b"IDAT" + zlib.compress(zlib.decompress(pixels), 6)
-            size, check = (len(data) - 4).to_bytes(4), zlib.crc32(data).to_bytes(4)
-            made += [size, data, check, png[place:end]]
-        else:
-            made.append(png[place:end])
-        place = end
-    return b"".join(made)
+    return bytes(vl_convert.svg_to_png(drawn, scale=dpi / INCH, ppi=INCH))
 
 
 def as_points(width: float | str) -> float:
@@ -141,56 +92,8 @@ def _sized(svg: str, width: float, height: float, unit: str = "") -> str:
     """Return a drawing of another size; its parts are numbered from 1, not from the last one's."""
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"{found[1]}{len(numbers) + 1}")
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"{match[1]}{len(numbers) + 1}")
 
     size = f' width="{width:.2f}{unit}" height="{height:.2f}{unit}"'
     return _NUMBERED.sub(number, _SIZE.sub(size, svg, count=1))
-
-
-#: A list of named resources in a PDF, which comes in any order; a part that another one refers to.
-_RESOURCES = re.compile(rb"<<\n((?: +/[A-Za-z]+[0-9]+ [0-9]+ 0 R\n)+)")
-_REFERENCE = re.compile(rb"\b([0-9]+) 0 R\b")
-
-
-def _in_order(pdf: bytes) -> bytes:
-    """Return a PDF with its parts in the order in which they refer to each other.
-
-    Fonts, if there are several, come in any order, and parts are numbered as they come.
-    """
-    start = int(pdf.rsplit(b"startxref", 1)[1].split()[0])
-    table, _, trailer = pdf[start:].partition(b"trailer")
-    places = [int(line[:10]) for line in table.splitlines()[3:]]
-    ends = dict(pairwise(sorted([*places, start])))
-    parts = {}
-    for number, place in enumerate(places, start=1):
-        about, stream, data = pdf[place : ends[place]].partition(b"\nstream\n")
-        parts[number] = _RESOURCES.sub(_sorted, about.partition(b" obj")[2]), stream + data
-    numbers: dict[int, int] = {}
-    waiting = _referred(trailer)
-    while waiting:
-        number = waiting.pop(0)
-        if number not in numbers:
-            numbers[number] = len(numbers) + 1
-            waiting += _referred(parts[number][0])
-
-    def renumbered(text: bytes) -> bytes:
-        return _REFERENCE.sub(lambda found: b"%d 0 R" % numbers[int(found[1])], text)
-
-    made, listed = pdf[: min(places)], b"%010d %05d f\r\n" % (0, 65535)
-    for number, own in numbers.items():
-        listed += b"%010d %05d n\r\n" % (len(made), 0)
-        about, data = parts[number]
-        made += b"%d 0 obj%b%b" % (own, renumbered(about), data)
-    size, trailer = len(numbers) + 1, renumbered(trailer.partition(b"startxref")[0])
-    trailer = re.sub(rb"/Size [0-9]+", b"/Size %d" % size, trailer)
-    end = b"xref\n0 %d\n%btrailer%bstartxref\n%d\n%%%%EOF" % (size, listed, trailer, len(made))
-    return made + end
-
-
-def _referred(text: bytes) -> list[int]:
-    return [int(number) for number in _REFERENCE.findall(text)]
-
-
-def _sorted(found: re.Match[bytes]) -> bytes:
-    return b"<<\n" + b"".join(sorted(found[1].splitlines(keepends=True)))

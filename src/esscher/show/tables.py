@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from esscher.core.shown import printable
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 #: Width down to which a column of names or sentences is wrapped before others are left out.
 NARROWEST = 20
@@ -52,34 +52,9 @@ class PlainConsole(Console):
         words = Text.assemble((printable(lead), "bold"), printable(text), style=style)
         self.print(words, soft_wrap=not self.is_terminal)
 
-    def say_note(self, note: str | None) -> None:
-        """Print what is to be known about models of this family, if anything."""
-        if note:
-            self.say(f"Note: {note}.")
-
     def explain(self, text: str) -> None:
         """Print what the headings of a table mean, broken between words everywhere."""
         self.print(Text(printable(text)))
-
-
-def as_table(frame: pd.DataFrame, title: str = "") -> PlainTable:
-    """Return a data frame as a table: numbers to three digits, words as they are."""
-    table = PlainTable(title)
-    for name, column in frame.items():
-        numbers = column.dtype.kind in "iuf"
-        table.add_column(str(name), justify="right" if numbers else "left")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
-    return table
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column: its heading, which side it is set to, and whether its cells may be wrapped."""
-
-    header: str
-    justify: Literal["left", "right"]
-    wraps: bool
 
 
 @dataclass
@@ -101,14 +76,15 @@ class PlainTable:
     title: str
     least: Sequence[str] = ()
     caption: str = ""
-    _columns: list[_Column] = field(default_factory=list)
+    _columns: list[dict[str, Any]] = field(default_factory=list)
     _rows: list[tuple[str, ...] | None] = field(default_factory=list)
 
     def add_column(
         self, header: str, justify: Literal["left", "right"] = "left", no_wrap: bool = False
     ) -> None:
         """Add a column; those set to the right hold numbers, which are never wrapped."""
-        self._columns.append(_Column(header, justify, not no_wrap and justify == "left"))
+        wraps = not no_wrap and justify == "left"
+        self._columns.append({"header": header, "justify": justify, "no_wrap": not wraps})
 
     def add_row(self, *cells: str) -> None:
         """Add a row, with a cell for every column."""
@@ -121,49 +97,38 @@ class PlainTable:
         self._rows.append(None)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        kept = list(range(len(self._columns)))
-        for leaving in self._leaving():
-            if self._width(kept, console, options) <= options.max_width:
+        names = [str(column["header"]) for column in self._columns]
+        # columns in the order in which they go; those of one name go together
+        leaving = [
+            [i for i, name in enumerate(names) if name == least and i] for least in self.least
+        ]
+        leaving += [[i] for i in reversed(range(1, len(names))) if names[i] not in self.least]
+        kept = list(range(len(names)))
+        for columns in leaving:
+            # names and sentences may be as narrow as NARROWEST
+            narrow = self._drawn(kept, NARROWEST)
+            width = Measurement.get(console, options.update(max_width=_ENDLESS), narrow).maximum
+            if width <= options.max_width:
                 break
-            kept = [i for i in kept if i not in leaving]
+            kept = [i for i in kept if i not in columns]
         yield Text(printable(self.title), style="table.title")
         yield self._drawn(kept)
         if self.caption:
             yield Text(printable(self.caption), style="table.caption")
-        missing = [c.header for i, c in enumerate(self._columns) if i not in kept]
+        missing = dict.fromkeys(n for i, n in enumerate(names) if n and i not in kept)
         if missing:
-            names = ", ".join(dict.fromkeys(name for name in missing if name))
+            left_out = f"Left out for lack of room: {', '.join(missing)}."
             yield Text(
-                f"Left out for lack of room: {names}. A wider terminal or --json shows the rest.",
-                style="table.caption",
+                f"{left_out} A wider terminal or --json shows the rest.", style="table.caption"
             )
-
-    def _leaving(self) -> Iterator[list[int]]:
-        """Columns in the order in which they go; those of one name go together."""
-        names = [column.header for column in self._columns]
-        for name in self.least:
-            yield [i for i, other in enumerate(names) if other == name and i]
-        for i in reversed(range(1, len(names))):
-            if names[i] not in self.least:
-                yield [i]
-
-    def _width(self, kept: list[int], console: Console, options: ConsoleOptions) -> int:
-        """Characters that these columns take, with names and sentences as narrow as they may be."""
-        drawn = self._drawn(kept, NARROWEST)
-        return Measurement.get(console, options.update(max_width=_ENDLESS), drawn).maximum
 
     def _drawn(self, kept: list[int], narrowest: int | None = None) -> Table:
         table = Table(box=box.SIMPLE_HEAD)
         for i in kept:
-            column = self._columns[i]
-            wraps = column.wraps or len(kept) == 1
-            table.add_column(
-                column.header,
-                justify=column.justify,
-                no_wrap=not wraps,
-                overflow="fold",
-                max_width=narrowest if wraps else None,
-            )
+            no_wrap = self._columns[i]["no_wrap"] and len(kept) > 1
+            width = None if no_wrap else narrowest
+            column = self._columns[i] | {"no_wrap": no_wrap, "max_width": width}
+            table.add_column(**column, overflow="fold")
         for row in self._rows:
             if row is None:
                 table.add_section()

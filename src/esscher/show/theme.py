@@ -191,8 +191,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     inside = math.floor(math.log10(high)) - math.ceil(math.log10(low)) + 1
     some = max(1, math.ceil(inside / 8))
     ticks = [float(f"{step}e{power}") for power in powers if power % some == 0 for step in steps]
-    found = [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
-    return found if len(found) > 1 else even_ticks(low, high)
+    ticks_inside = [tick for tick in ticks if low / 1.0001 <= tick <= high * 1.0001]
+    return ticks_inside if len(ticks_inside) > 1 else even_ticks(low, high)
 
 
 def even_ticks(low: float, high: float) -> list[float]:
@@ -284,16 +284,14 @@ def _arrange(view: dict[str, Any], width: float, least: float) -> None:
     if "vconcat" in view:
         for part in view["vconcat"]:
             _arrange(part, width, least)
-    elif "concat" in view:
-        panels = view["concat"]
+        return
+    panels, each = view.get("concat", [view]), width
+    if "concat" in view:
         view["columns"] = columns(len(panels), width, least)
-        own = (width - GAP * (view["columns"] - 1)) / view["columns"]
-        for panel in panels:
-            panel["width"] = round(panel_width(panel, own), 1)
-        _arrange_legends(panels, own if "resolve" in view else width, width)
-    else:
-        view["width"] = round(panel_width(view, width), 1)
-        _arrange_legends(view, width, width)
+        each = (width - GAP * (view["columns"] - 1)) / view["columns"]
+    for panel in panels:
+        panel["width"] = round(panel_width(panel, each), 1)
+        _arrange_legends(panel, each if "resolve" in view else width, width)
 
 
 def panel_width(view: dict[str, Any], width: float) -> float:
@@ -312,13 +310,9 @@ def panel_width(view: dict[str, Any], width: float) -> float:
 
 def _named_axes(view: Any) -> list[dict[str, Any]]:
     """Encodings along y of the names in a panel."""
-    found = []
-    for part in view.get("layer", []):
-        found += _named_axes(part)
+    axes = [axis for part in view.get("layer", []) for axis in _named_axes(part)]
     axis: Any = view.get("encoding", {}).get("y", {})
-    if _words(axis.get("scale", {}).get("domain")):
-        found.append(axis)
-    return found
+    return [*axes, axis] if _words(axis.get("scale", {}).get("domain")) else axes
 
 
 def _words(names: Any) -> bool:
@@ -336,9 +330,9 @@ def _arrange_legends(view: Any, width: float, whole: float) -> None:
     names: Any = view["scale"].get("domain") if legend and "scale" in view else None
     if _words(names):
         symbol = SYMBOL + math.sqrt(legend.get("symbolSize", 0))
-        own = symbol + LETTER_WIDTH * max(len(name) for name in names)
+        each = symbol + LETTER_WIDTH * max(len(name) for name in names)
         count = len(legend.get("values", names))
-        rows = -(-count // max(1, int(width / own)))
+        rows = -(-count // max(1, int(width / each)))
         legend["columns"] = -(-count // rows)  # as many in each row as possible
     for key, part in view.items():
         if key not in ("data", "datasets"):

@@ -28,6 +28,9 @@ def dense(q, k, v, *, n, scale, separate=False, queries=None, limit=None):
     return y.mean(0), np.atleast_2d(np.cov(y.T, bias=True)), square, np.abs(logits).max()
 
 
+SCALES = [(1.0,), (0.5, 2.0), (3.0, 0.1, 1.0), (0.25, 0.5, 0.75, 1.0), (0.0, 1.0), (2.0, 2.0)]
+
+
 @st.composite
 def problems(draw):
     """Shapes, masks, scales and sizes of every kind, logits up to about 1e5; and blocks."""
@@ -49,7 +52,9 @@ def problems(draw):
     v += draw(st.sampled_from([0.0, 100.0]))
     sizes = sorted(draw(st.sets(st.integers(1, n), min_size=1, max_size=4)))
     scales = draw(
-        st.sampled_from([(1.0,), (0.5, 2.0), (3.0, 0.1, 1.0), (0.25, 0.5, 0.75, 1.0), (0.0, 1.0)])
+        st.sampled_from(
+            [(1.0,), (0.5, 2.0), (3.0, 0.1, 1.0), (0.25, 0.5, 0.75, 1.0), (0.0, 1.0), (2.0, 2.0)]
+        )
     )
     query_mask = limit = None
     if draw(st.booleans()):

@@ -108,29 +108,9 @@ def test_it_agrees_with_torch(monkeypatch, strength):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=error)
 
 
-@needs_kernel
-def test_the_defaults_of_torch_do_not_matter():
-    g = torch.Generator().manual_seed(4)
-    q, k, v = (torch.randn(90, 5, generator=g) for _ in range(3))
-    options = {"sizes": (20, 90)}
-    expected = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
-    torch.set_default_dtype(torch.float64)
-    try:
-        with torch.device("meta"):
-            kernel._load("AVX2")  # which tries it
-            found = [attention_statistics(x * q, k, v, **options) for x in (1.0, 300.0)]
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one.covariance, other.covariance)
-
-
-def test_float64_and_other_devices_are_left_to_torch():
+def test_what_is_left_to_torch(monkeypatch):
     assert kernel.kernel_for(CPU, torch.float64) is None
     assert kernel.kernel_for(torch.device("meta"), torch.float32) is None
-
-
-def test_the_choice_can_be_overridden(monkeypatch):
     monkeypatch.setenv(kernel.VARIABLE, "torch")
     assert kernel.kernel_for(CPU, torch.float32) is None
     assert kernel.kernel_name() == "torch"
@@ -165,49 +145,36 @@ def test_the_widest_that_the_processor_has(monkeypatch):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # another processor is no fault
             assert kernel._chosen.__wrapped__("") == chosen
-
-
-@needs_kernel
-def test_instructions_that_the_processor_does_not_have(monkeypatch):
     monkeypatch.setattr(kernel, "open_library", _opens("AVX2"))
     with pytest.raises(InputError, match="asks for AVX512, which cannot be used on this machine"):
         kernel._chosen.__wrapped__("avx512")
 
 
 @needs_kernel
-def test_what_the_library_says_of_the_processor():
-    capable = torch.backends.cpu.get_cpu_capability()
-    names = list(build.TARGETS)
-    for target in names:
-        library = ctypes.CDLL(str(build.library(target)))
-        assert library.esscher_runs_here() == (names.index(target) <= names.index(capable))
-
-
-@needs_kernel
-def test_a_kernel_of_another_version_is_not_used(monkeypatch):
-    monkeypatch.setattr(kernel, "LAYOUT", kernel.LAYOUT + 1)
-    with pytest.warns(RuntimeWarning, match="another version of the source"):
-        assert kernel._load("AVX2") is None
-
-
-@needs_kernel
-def test_a_kernel_that_computes_wrongly_is_not_used(monkeypatch):
-    monkeypatch.setattr(kernel, "attended", lambda *_, **options: np.zeros((2, 8, 1)))
-    with pytest.warns(RuntimeWarning, match="does not compute what it should"):
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("LAYOUT", kernel.LAYOUT + 1, "another version of the source"),
+        (
+            "attended",
+            lambda *_, **options: np.zeros((2, 8, 1)),
+            "does not compute what it should.*Compile it again with python -m",
+        ),
+    ],
+)
+def test_a_kernel_of_another_version_or_with_a_fault_is_not_used(monkeypatch, name, value, message):
+    monkeypatch.setattr(kernel, name, value)
+    with pytest.warns(RuntimeWarning, match=message):
         assert kernel._load("AVX2") is None
 
 
 def test_a_file_that_is_no_library_is_not_used(monkeypatch, tmp_path):
-    (tmp_path / "AVX2").write_bytes(b"no library")
-    monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
-    with pytest.warns(RuntimeWarning, match="Compile it again with python -m"):
-        assert kernel._load("AVX2") is None
-
-
-def test_a_kernel_that_is_not_there_is_no_fault(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel, "library", lambda target: tmp_path / target)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error")  # where there is none, that is no fault
+        assert kernel._load("AVX2") is None
+    (tmp_path / "AVX2").write_bytes(b"no library")
+    with pytest.warns(RuntimeWarning, match="Compile it again with python -m"):
         assert kernel._load("AVX2") is None
 
 
@@ -225,9 +192,6 @@ def test_compiling_without_a_compiler(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="no C compiler found"):
         build.build()
     assert not list(tmp_path.iterdir())
-
-
-def test_compiling_for_another_processor(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(RuntimeError, match=r"no kernel for .* on arm64"):
         build.build()

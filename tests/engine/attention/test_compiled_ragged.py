@@ -11,7 +11,13 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.attention.compiled import build, kernel
-from esscher.engine.attention.compiled.ragged import CALL, LISTS, Lists, _Team
+from esscher.engine.attention.compiled.ragged import (
+    CALL,
+    LISTS,
+    THREADS,
+    attend_lists,
+    pack_lists,
+)
 from tests.engine.attention.ragged_problems import check, problem
 
 CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
@@ -27,14 +33,9 @@ def nothing_chosen(monkeypatch):
 
 
 @needs_kernel
-def test_one_call_is_for_all_lists():
-    p = problem()
-    assert isinstance(p.segments.compiled, Lists)
+def test_who_does_the_work(monkeypatch):
+    assert problem().segments.compiled is not None
     assert problem(dtype=torch.float64).segments.compiled is None
-
-
-@needs_kernel
-def test_the_override_is_heeded(monkeypatch):
     monkeypatch.setenv(kernel.VARIABLE, "torch")
     assert problem().segments.compiled is None
 
@@ -49,15 +50,15 @@ def test_wide_vectors_on_any_processor(wide_kernel, dtype):
         tiny[::2] *= 1e-6  # subnormal numbers of float16
         p = replace(p, segments=replace(p.segments, values=tiny))
         tails = (p.tail_keys, p.tail_values)
-        lists = Lists(wide_kernel, p.segments)
-        check(p, lists.attend(p.q, *tails, p.scaling, softcap, None).transpose(1, 2))
+        lists = pack_lists(p.segments, wide_kernel)
+        check(p, attend_lists(lists, p.q, *tails, p.scaling, softcap, None).transpose(1, 2))
 
 
 @needs_kernel
 def test_threads_are_those_of_pytorch():
     if "OpenMP" not in torch.__config__.parallel_info() or not torch.get_num_threads():
         pytest.skip("PyTorch has no such threads")
-    assert _Team.parallel
+    assert THREADS["GOMP_parallel"]
 
 
 @needs_kernel

@@ -82,7 +82,7 @@ class MaskedPlan:
     """
 
     def __init__(self, loaded, budgets, seed=0):
-        self._rule = PlannedRule.of(loaded, budgets, seed)
+        self._rule = PlannedRule(loaded, budgets, seed)
         self._kept, self._length = {}, {}
 
     def __call__(self, inputs):

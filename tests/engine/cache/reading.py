@@ -1,4 +1,4 @@
-"""Tiny decoders that read random prompts while rules look on."""
+"""Tiny decoders that read random prompts, observed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import dataclasses
 
 import torch
 
-from esscher.engine.cache.published import RULES, AdaKV, Looking, SnapKV, prefilled_layer
+from esscher.engine.cache.budgets import Keeping
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import RULES, AdaKV, PromptLayer, SnapKV
 from esscher.engine.models import attention_override
+from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import room_for
 from tests.engine.models.folders import tiny
 from tests.engine.models.tiny import transformers
@@ -26,10 +29,9 @@ def decoder(name="llama", **options):
     return tiny(name, strength=4.0, **room_for(name), **options)
 
 
-def read(loaded, ids, watch, cache=None):
+def read(loaded, ids, watch):
     """Read tokens, a watcher looking on; returns the cache."""
-    if cache is None:
-        cache = transformers.DynamicCache(config=loaded.model.config)
+    cache = transformers.DynamicCache(config=loaded.model.config)
     with torch.no_grad(), attention_override(loaded, watch):
         loaded.backbone(input_ids=ids[None], past_key_values=cache, use_cache=True)
     return cache
@@ -37,19 +39,18 @@ def read(loaded, ids, watch, cache=None):
 
 def layers_of(loaded, ids):
     """Every layer after it has read a prompt, those with a sliding window left out."""
-    found = []
+    layers = []
 
     def watch(inputs):
         if inputs.window is None:
-            found.append(prefilled_layer(loaded, inputs, len(ids)))
+            layers.append(PromptLayer(inputs, len(ids), rotation_of(loaded, inputs.layer)))
 
     read(loaded, ids, watch)
-    return found
+    return layers
 
 
-def looked(loaded, rules, ids, chunk=2048):
-    """What rules find in a prompt."""
-    looking = Looking(loaded, rules, len(ids))
-    cache = read(loaded, ids, looking.watch)
-    looking.repeat(ids, cache, chunk)
-    return looking
+def rule_scores(loaded, rules, ids, **options):
+    """Scores of a prompt by rules, layer by layer."""
+    keeping = Keeping(sinks=2, recent=4)
+    prompt = ObservedPrompt(loaded, ids.numpy(), keeping, rules=rules, fits=False, **options)
+    return {name: list(layers.values()) for name, layers in prompt.rule_scores.items()}

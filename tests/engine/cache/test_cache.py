@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import shutil
 import subprocess
 import sys
@@ -14,15 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from esscher import load_cache
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.hooks import cache_by_default
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.models import attention_override
 from tests.engine.cache.plans import (
     LONG,
     NEW,
-    ROTARY,
     MaskedPlan,
     budgets_for,
     generated,
@@ -139,15 +137,29 @@ def test_a_model_used_with_another_cache_is_what_it_was():
     assert loaded.backbone.forward == forward
 
 
-def test_a_call_that_fails_leaves_the_model_as_it_was():
-    loaded = model()
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("options", [{}, {"chunk": 16, "decode": "budget"}])
+def test_a_call_that_fails_leaves_the_model_as_it_was(options, error):
+    """The cache of which only some layers know the call refuses to go on."""
+    loaded, text = model(), prompts([40])[0][None]
     names = loaded.backbone.config._attn_implementation
-    cache = planned_cache(loaded, budgets_for(loaded))
-    handle = loaded.backbone.layers[1].register_forward_pre_hook(lambda *given: 1 / 0)
-    with pytest.raises(ZeroDivisionError), torch.no_grad():
-        loaded.model(input_ids=prompts([40])[0][None], past_key_values=cache)
+    cache = planned_cache(loaded, budgets_for(loaded), **options)
+
+    def stop(*given):
+        raise error
+
+    handle = loaded.backbone.layers[1].register_forward_pre_hook(stop)
+    with pytest.raises(error), torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
     handle.remove()
     assert loaded.backbone.config._attn_implementation == names
+    assert not cache.call.reading
+    with torch.no_grad(), pytest.raises(InputError, match="the cache is unfinished"):
+        loaded.model(input_ids=text, past_key_values=cache)
+    cache.reset()
+    with torch.no_grad():
+        loaded.model(input_ids=text, past_key_values=cache)
+    assert cache.get_seq_length() == 40
 
 
 def test_copies_of_a_model_know_the_cache_too():
@@ -185,41 +197,6 @@ def test_beams_share_what_was_read(name):
     under = generated(loaded, batch, past_key_values=planned_cache(loaded, budgets), **options)
     assert torch.equal(under.sequences, masked.sequences)
     same(under.sequences_scores, masked.sequences_scores)
-
-
-def test_texts_can_be_repeated_and_chosen():
-    loaded, batch = model(), padded(prompts((40, 31)))
-    cache = planned_cache(loaded, budgets_for(loaded, 0.4))
-    places = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        loaded.model(**batch, position_ids=places, past_key_values=cache)
-        size = cache.nbytes
-        cache.batch_repeat_interleave(2)
-        assert cache.nbytes < 1.1 * size
-        mask = torch.ones(4, 41, dtype=torch.long)
-        mask[2:, :9] = 0
-        four = loaded.model(
-            input_ids=torch.tensor([[7], [8], [7], [8]]),
-            attention_mask=mask,
-            position_ids=mask.sum(1, keepdim=True) - 1,
-            past_key_values=cache,
-        ).logits
-        cache.batch_select_indices(torch.tensor([2]))
-        assert cache.kept.shape == (3, 2)
-        after = loaded.model(
-            input_ids=torch.tensor([[9]]),
-            past_key_values=cache,
-            position_ids=torch.tensor([[32]]),
-            attention_mask=torch.ones(1, 42, dtype=torch.long),
-        ).logits
-    alone = planned_cache(loaded, budgets_for(loaded, 0.4))
-    text = prompts((40, 31))[1][None]
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=alone)
-        one = loaded.model(input_ids=torch.tensor([[7]]), past_key_values=alone).logits
-        two = loaded.model(input_ids=torch.tensor([[9]]), past_key_values=alone).logits
-    same(four[2:3], one)
-    same(after, two)
 
 
 @pytest.mark.parametrize("decode", ["keep", "budget"])
@@ -271,29 +248,6 @@ def test_tokens_of_a_prompt_that_are_taken_back():
         two.crop(-1)
 
 
-def test_tokens_that_only_some_layers_took_back():
-    """A layer with a window cannot, those before it did: the cache must not go on from that."""
-    loaded, text = model("gemma2"), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded, 0.5))
-    cache.layers[0], cache.layers[1] = cache.layers[1], cache.layers[0]
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=cache)
-        with pytest.raises(RuntimeError, match="does not track past states"):
-            cache.crop(-1)
-        with pytest.raises(InputError, match="the cache is unfinished"):
-            loaded.model(input_ids=text[:, :1], past_key_values=cache)
-
-
-def test_sampling_is_that_of_the_logits():
-    loaded, batch = model(), padded(prompts((40, 31)))
-    options = {"do_sample": True, "temperature": 0.7, "top_k": 5}
-    torch.manual_seed(1)
-    dense = generated(loaded, batch, **options).sequences
-    torch.manual_seed(1)
-    cache = planned_cache(loaded, budgets_for(loaded, 1.0))
-    assert torch.equal(generated(loaded, batch, past_key_values=cache, **options).sequences, dense)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     """All tokens: as near to dense as dense computed in two ways is to itself."""
@@ -327,22 +281,6 @@ def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     dense = generated(loaded, batch)
     assert torch.equal(found.sequences, dense.sequences)
     same(logits_of(found), logits_of(dense))
-
-
-@pytest.mark.parametrize("decode", ["keep", "budget"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-def test_pieces_are_fitted_with_padding(name, decode):
-    """Also where all of a text is padding so far."""
-    loaded, batch = model(name), padded(prompts((90, 5, 37)))
-    budgets = budgets_for(loaded, 0.4, selection="fitted")
-    cache = planned_cache(loaded, budgets, chunk=20, decode=decode)
-    found = generated(loaded, batch, past_key_values=cache)
-    assert bool(torch.isfinite(logits_of(found)).all())
-    plain = planned_cache(loaded, budgets_for(loaded, 0.4), chunk=20, decode=decode)
-    generated(loaded, batch, past_key_values=plain)
-    assert cache.kept.tolist() == plain.kept.tolist()
-    for layer in cache.reduced:
-        assert bool(torch.isfinite(layer.segments.values).all())
 
 
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
@@ -380,34 +318,18 @@ def test_generation_of_any_length_in_bounded_memory():
                 place = torch.tensor([[one.get_seq_length() % 190]])
                 loaded.model(input_ids=token, past_key_values=one, position_ids=place)
                 sizes.setdefault(id(one), []).append(int(one.kept.max()))
-    bound = 15 + 4 + SLACK  # the budget, what is always recent, and what comes before it is judged
+    bound = (
+        15 + 4 + SLACK
+    )  # the budget, what is always recent, and what comes before it is selected
     assert max(sizes[id(cache)]) <= bound
     assert max(sizes[id(grows)]) <= 0.25 * (60 + 4 * SLACK + 10) + 4 + SLACK
     assert max(sizes[id(grows)]) > bound
     assert cache.get_seq_length() == 60 + 4 * SLACK + 10
 
 
-def test_twenty_thousand_tokens_at_constant_memory():
-    """One layer, and tokens in handfuls: what counts is what is held."""
-    loaded, step = model(num_hidden_layers=1), 8
-    cache = planned_cache(loaded, budgets_for(loaded), decode="budget", length=60)
-    tokens = torch.arange(4, 44).reshape(-1, 1, step)
-    sizes = []
-    with torch.inference_mode():
-        loaded.backbone(input_ids=prompts([60])[0][None], past_key_values=cache)
-        for i in range(20_000 // step):
-            places = torch.arange(60 + i % 120, 60 + i % 120 + step)[None]
-            loaded.backbone(input_ids=tokens[i % 5], past_key_values=cache, position_ids=places)
-            sizes.append(cache.nbytes)
-    assert cache.get_seq_length() == 20_060
-    early, late = sizes[100:350], sizes[-250:]
-    assert max(late) == max(early)
-    assert max(sizes) < 0.02 * cache.dense_nbytes
-
-
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
-def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
-    """Also when it is judged again and again: padding and other texts change nothing."""
+def test_a_text_of_a_batch_is_selected_as_it_is_alone(selection):
+    """Also when it is selected again and again: padding and other texts change nothing."""
     loaded, texts = model(), prompts((30, 44))
     batch, budgets = padded(texts), budgets_for(loaded, 0.4, selection=selection)
     options = {"decode": "budget", "length": 44}
@@ -439,18 +361,6 @@ def test_a_text_of_a_batch_is_judged_as_it_is_alone(selection):
                     past_key_values=alone,
                 ).logits[:, -1]
                 torch.testing.assert_close(found, row[i : i + 1], rtol=1e-4, atol=1e-4)
-
-
-def test_branches_of_a_conversation():
-    loaded, text = model(), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded))
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=cache)
-        branch = copy.deepcopy(cache)
-        one = loaded.model(input_ids=text[:, :5], past_key_values=branch).logits
-        other = loaded.model(input_ids=text[:, :5], past_key_values=cache).logits
-    assert torch.equal(one, other)
-    assert cache.get_seq_length() == branch.get_seq_length() == 65
 
 
 def test_inference_mode_and_no_gradients():
@@ -506,15 +416,6 @@ def test_autocast_is_refused_before_anything_is_read():
     assert cache.get_seq_length() == 61
 
 
-def test_a_cache_is_used_again_after_a_reset():
-    loaded, batch = model(), padded(prompts((40, 23)))
-    cache = planned_cache(loaded, budgets_for(loaded), decode="budget")
-    first = logits_of(generated(loaded, batch, past_key_values=cache))
-    cache.reset()
-    assert cache.nbytes == 0
-    assert torch.equal(logits_of(generated(loaded, batch, past_key_values=cache)), first)
-
-
 def test_prompts_shorter_than_what_is_certain_are_kept_whole():
     loaded = model()
     for length in (1, 3, 35, 36, 37):
@@ -543,7 +444,7 @@ def test_refusals():
             loaded.model(input_ids=text[:, :1].expand(2, 1), past_key_values=cache)
         # that did no harm
         loaded.model(input_ids=text[:, :1], past_key_values=cache)
-    with pytest.raises(InputError, match=r"'bert' is an encoder .* use plan.apply\(model\)"):
+    with pytest.raises(InputError, match=r"'bert' is an encoder .* plans are for decoders"):
         planned_cache(tiny_model("bert"), budgets)
     with pytest.raises(InputError, match="all layers of 'mistral' have a sliding window of 5"):
         planned_cache(tiny_model("mistral"), budgets)
@@ -605,66 +506,6 @@ def test_threads_take_turns():
     assert torch.equal(answer(other[:5], second), expected[1][1])
 
 
-class Interruption:
-    """Raises KeyboardInterrupt at one of the calls of functions on the way."""
-
-    def __init__(self, at):
-        self.at, self.count = at, 0
-
-    def __call__(self, frame, event, argument):
-        code = frame.f_code
-        # what is raised while a generator is thrown away is ignored by Python
-        ours = event == "call" and not code.co_flags & inspect.CO_GENERATOR
-        if ours and ("/engine/cache/" in code.co_filename or "modeling_llama" in code.co_filename):
-            self.count += 1
-            if self.count == self.at:
-                raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("options", [{}, {"chunk": 16, "decode": "budget"}])
-def test_interrupted_calls_leave_the_model_as_it_was(options):
-    """At any point: a cache of which only some layers know the call refuses to go on."""
-    loaded, text = model(), prompts([40])[0][None]
-    config, budgets = loaded.backbone.config, budgets_for(loaded)
-
-    def go_on(cache, tokens=1):
-        with torch.no_grad():
-            return loaded.model(input_ids=text[:, :tokens], past_key_values=cache).logits
-
-    start = planned_cache(loaded, budgets, **options)
-    go_on(start, 40)
-    expected = go_on(copy.deepcopy(start))
-    ends = set()
-    for fresh in (True, False):
-        tokens, at = (40 if fresh else 1), 0
-        while True:
-            cache = planned_cache(loaded, budgets, **options) if fresh else copy.deepcopy(start)
-            # every call of the first few, then some
-            at += 1 if at < 20 else 41
-            interruption = Interruption(at)
-            sys.setprofile(interruption)
-            try:
-                go_on(cache, tokens)
-            except KeyboardInterrupt:
-                ends.add(cache.call.unfinished)
-            finally:
-                sys.setprofile(None)
-            assert config._attn_implementation == "sdpa"
-            assert not cache.call.reading
-            if interruption.count < at:
-                break
-            if cache.call.unfinished:
-                with pytest.raises(InputError, match="the cache is unfinished"):
-                    go_on(cache)
-                cache.reset()
-                go_on(cache, 40)
-            elif cache.get_seq_length() == 0:
-                go_on(cache, 40)
-            elif cache.get_seq_length() == 40:
-                assert torch.equal(go_on(cache), expected)
-    assert ends == {True, False}
-
-
 def test_masks_that_are_more_than_masks_are_refused():
     loaded, text = model(), prompts([40])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded))
@@ -710,68 +551,6 @@ def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
     later[1, 30] = 0
     with pytest.raises(InputError, match="does not show the tokens that the cache was filled with"):
         follow(later)
-
-
-def test_padding_is_known_after_judging_choosing_and_saving(tmp_path):
-    """As many tokens as before, but others, are noticed wherever the cache has been."""
-    loaded, batch = model(), padded(prompts((40, 31)))
-    cache = planned_cache(loaded, budgets_for(loaded, 0.5), decode="budget", length=60)
-    mask = batch["attention_mask"]
-    with torch.no_grad():
-        loaded.model(**batch, past_key_values=cache)
-        for _ in range(4):
-            new = torch.ones(2, 60, dtype=torch.long)
-            new[0, 50:55] = 0
-            mask = torch.cat([mask, new], 1)
-            loaded.model(
-                input_ids=torch.full((2, 60), 7),
-                attention_mask=mask,
-                position_ids=torch.full((2, 60), 50),
-                past_key_values=cache,
-            )
-    assert cache.reduced[0].listed > 100
-    cache.save(tmp_path / "cache")
-    chosen = load_cache(tmp_path / "cache", loaded)
-    chosen.reorder_cache(torch.tensor([1, 0]))
-    mask = torch.cat([mask, torch.ones(2, 1, dtype=torch.long)], 1).flip(0)
-
-    def follow(mask):
-        with torch.no_grad():
-            loaded.model(
-                input_ids=torch.full((2, 1), 7),
-                attention_mask=mask,
-                position_ids=torch.full((2, 1), 60),
-                past_key_values=copy.deepcopy(chosen),
-            )
-
-    follow(mask)
-    for hides, shows in ((20, 3), (60, 3)):
-        other = mask.clone()
-        other[0, hides], other[0, shows] = 0, 1
-        with pytest.raises(InputError, match="it shows padding at token 3 of text 0"):
-            follow(other)
-    other = mask.clone()
-    other[1, 90], other[1, 80] = 1, 0
-    with pytest.raises(InputError, match="it hides token 80 of text 1"):
-        follow(other)
-
-
-def test_attention_that_is_watched_is_the_same():
-    loaded, text = tiny_model("llama", strength=STRENGTH, **ROTARY), prompts([60])[0][None]
-    budgets, seen = budgets_for(loaded), []
-    plain, watched = planned_cache(loaded, budgets), planned_cache(loaded, budgets)
-
-    def look(inputs):
-        seen.append(inputs.own())
-
-    with torch.no_grad():
-        loaded.model(input_ids=text, past_key_values=plain)
-        expected = loaded.model(input_ids=text[:, :5], past_key_values=plain).logits
-        with attention_override(loaded, look):
-            loaded.model(input_ids=text, past_key_values=watched)
-            found = loaded.model(input_ids=text[:, :5], past_key_values=watched).logits
-    assert torch.equal(found, expected)
-    assert [tuple(one.shape) for one in seen] == [(1, 4, 60, 8)] * 3 + [(1, 4, 5, 8)] * 3
 
 
 COMPILED = """
@@ -824,3 +603,19 @@ def test_compiled_models_keep_the_cache_out_of_their_graphs(way, backend):
     command = [sys.executable, "-c", COMPILED, way, backend]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_generate_uses_a_default_cache_for_every_prompt(name):
+    loaded = tiny_model(name, **room_for(name))
+    first, second = padded(prompts((60, 45))), padded(prompts([50], seed=9))
+    before = logits_of(generated(loaded, first))
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with cache_by_default(loaded, cache):
+        found = [logits_of(generated(loaded, batch)) for batch in (first, second)]
+        assert cache.get_seq_length() == 55
+    assert torch.equal(logits_of(generated(loaded, first)), before)
+    assert cache.get_seq_length() == 55
+    for batch, one in zip((first, second), found, strict=True):
+        own = planned_cache(loaded, budgets_for(loaded))
+        assert torch.equal(one, logits_of(generated(loaded, batch, past_key_values=own)))

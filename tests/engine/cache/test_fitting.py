@@ -1,4 +1,4 @@
-"""What is kept, fitted to the answers of the whole prompt."""
+"""What is kept, fitted to what the prompt's queries get from all of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 
 from esscher.engine.cache.fitting import (
     LARGEST_CHANGE,
-    Asked,
-    Fit,
-    ask_held,
-    ask_prompt,
-    fitted,
+    QueryTargets,
+    fit_kept,
+    prompt_targets,
     ridge_solution,
 )
-from esscher.engine.cache.selection import Kept, certain_keys, select_sample
+from esscher.engine.cache.selection import certain_keys, select_keys
+from esscher.engine.cache.storage import Kept
 from tests.engine.cache.inputs import layer_inputs
 
 
@@ -30,17 +29,17 @@ def sample(inputs, g, budget=40, seed=0):
     rng = np.random.default_rng(seed)
     scores = torch.from_numpy(rng.exponential(size=inputs.k.shape[2]))
     certain = certain_keys(inputs.k.shape[2], 2, 4)
-    return select_sample(scores, certain, budget, 1.0, rng.random())
+    return select_keys("sample", scores, certain, budget, 1.0, rng.random())
 
 
-def answer(asked: Asked, kept: Kept, keys, values):
-    """Numerators and denominators of the queries that asked, over those of all keys."""
-    logits = asked.query @ keys[kept.index].T
-    if asked.softcap is not None:
-        logits = torch.tanh(logits / asked.softcap) * asked.softcap
-    if asked.bias is not None:
-        logits = logits + asked.bias[:, kept.index]
-    shares = (logits + kept.log_weight - asked.log_sum[:, None]).exp()
+def answer(targets: QueryTargets, kept: Kept, keys, values):
+    """Numerators and denominators of the queries that attend, over those of all keys."""
+    logits = targets.query @ keys[kept.index].T
+    if targets.softcap is not None:
+        logits = torch.tanh(logits / targets.softcap) * targets.softcap
+    if targets.bias is not None:
+        logits = logits + targets.bias[:, kept.index]
+    shares = (logits + kept.log_weight - targets.log_sum[:, None]).exp()
     own = values[kept.index] if kept.values is None else kept.values
     return shares @ own, shares.sum(-1)
 
@@ -53,57 +52,56 @@ def test_what_queries_get_from_all_keys(heads, softcap):
     # without an embedding of positions a moved query is the query, and sees all keys
     seen = dataclasses.replace(inputs, causal=False, bias=bias[:, -1:].expand(-1, 200, -1))
     every = seen.attend(torch.float32)[0]
-    for g, asked in enumerate(ask_prompt(inputs, None, asking=60)):
+    for g, targets in enumerate(prompt_targets(inputs, None, most=60)):
         each = 60 // inputs.group
         rows = torch.linspace(0, 199, each).round().long()
         expected = every[g * inputs.group : (g + 1) * inputs.group, rows].flatten(0, 1)
-        torch.testing.assert_close(asked.output, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(targets.output, expected, rtol=1e-4, atol=1e-5)
         everything = Kept(torch.arange(200), torch.zeros(200))
-        output, total = answer(asked, everything, inputs.k[0, g], inputs.v[0, g])
+        output, total = answer(targets, everything, inputs.k[0, g], inputs.v[0, g])
         torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(total, torch.ones(len(total)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("asking", [20, 300])
-def test_a_fit_is_closer_to_what_was_asked(asking):
+@pytest.mark.parametrize("most", [20, 300])
+def test_a_fit_is_closer_to_its_targets(most):
     """Exact without a ridge if there are fewer queries than keys; closer than the sample else."""
     inputs = prompt(strength=2.0)
-    for g, asked in enumerate(ask_prompt(inputs, None, asking=asking)):
+    for g, targets in enumerate(prompt_targets(inputs, None, most=most)):
         keys, values, kept = inputs.k[0, g], inputs.v[0, g], sample(inputs, g)
 
-        def error(found, asked=asked, keys=keys, values=values):
+        def error(found, targets=targets, keys=keys, values=values):
             # of the numerators: denominators follow only as far as weights may change
-            return float((answer(asked, found, keys, values)[0] - asked.output).square().sum())
+            return float((answer(targets, found, keys, values)[0] - targets.output).square().sum())
 
-        found = fitted(kept, asked, keys, values)
+        found = fit_kept(kept, targets, keys, values)
         before, after = error(kept), error(found)
         assert after < 0.5 * before
-        sums = [answer(asked, one, keys, values)[1] - 1 for one in (kept, found)]
+        sums = [answer(targets, one, keys, values)[1] - 1 for one in (kept, found)]
         assert float(sums[1].square().sum()) < 0.7 * float(sums[0].square().sum())
-        exact = fitted(kept, asked, keys, values, ridge=1e-7)
-        if asking == 20:
+        exact = fit_kept(kept, targets, keys, values, ridge=1e-7)
+        if most == 20:
             assert error(exact) < 1e-4 * before
         assert error(exact) <= after * (1 + 1e-6)
 
 
-def test_what_nobody_asks_for_stays_as_it_is():
+def test_what_no_query_sees_stays_as_it_is():
     inputs = prompt()
-    (asked, *_), keys, values = ask_prompt(inputs, None), inputs.k[0, 0], inputs.v[0, 0]
-    far = dataclasses.replace(asked, bias=torch.full((len(asked.query), 200), -200.0))
+    (targets, *_), keys, values = prompt_targets(inputs, None), inputs.k[0, 0], inputs.v[0, 0]
+    far = dataclasses.replace(targets, bias=torch.full((len(targets.query), 200), -200.0))
     kept = sample(inputs, 0)
-    found = fitted(kept, far, keys, values)
+    found = fit_kept(kept, far, keys, values)
     torch.testing.assert_close(found.log_weight, kept.log_weight)
     torch.testing.assert_close(found.values, values[kept.index])
     everything = Kept(torch.arange(200), torch.zeros(200))
-    assert fitted(everything, asked, keys, values) is everything
+    assert fit_kept(everything, targets, keys, values) is everything
 
 
 def test_weights_stay_positive_and_within_bounds():
     inputs = prompt(strength=6.0)
-    fit = Fit(ask_prompt(inputs, None), inputs.k[0], inputs.v[0])
-    for g in range(2):
+    for g, targets in enumerate(prompt_targets(inputs, None)):
         kept = sample(inputs, g, budget=12, seed=g)
-        found = fit.of(g, kept)
+        found = fit_kept(kept, targets, inputs.k[0, g], inputs.v[0, g])
         assert torch.equal(found.index, kept.index)
         change = (found.log_weight - kept.log_weight).abs()
         assert bool((change <= np.log(LARGEST_CHANGE) + 1e-5).all())
@@ -124,31 +122,20 @@ def test_ridge_regression(shape):
 def test_keys_beside_are_taken_as_they_are():
     """Without a ridge, and fewer queries than keys, both together answer as all keys do."""
     inputs = prompt()
-    (asked, *_), keys, values = ask_prompt(inputs, None, asking=20), inputs.k[0, 0], inputs.v[0, 0]
+    (targets, *_), keys, values = (
+        prompt_targets(inputs, None, most=20),
+        inputs.k[0, 0],
+        inputs.v[0, 0],
+    )
     kept, beside = sample(inputs, 0), torch.arange(150, 200)
     kept = Kept(kept.index[kept.index < 150], kept.log_weight[kept.index < 150])
-    found = fitted(kept, asked, keys, values, beside, ridge=1e-7)
-    own, _ = answer(asked, found, keys, values)
-    other, _ = answer(asked, Kept(beside, torch.zeros(50)), keys, values)
-    torch.testing.assert_close(own + other, asked.output, rtol=1e-2, atol=1e-2)
+    found = fit_kept(kept, targets, keys, values, beside, ridge=1e-7)
+    own, _ = answer(targets, found, keys, values)
+    other, _ = answer(targets, Kept(beside, torch.zeros(50)), keys, values)
+    torch.testing.assert_close(own + other, targets.output, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("softcap", [None, 3.0])
-def test_queries_that_ask_what_is_held(softcap):
-    inputs = prompt(softcap=softcap)
-    query = inputs.q[0, :2] * inputs.scaling
-    bias = torch.zeros(200)
-    bias[:30] = -torch.inf
-    asked = ask_held(query, inputs.k[0, 0], inputs.v[0, 0], bias, softcap, asking=40)
-    assert len(asked.query) == 40
-    expected, total = answer(
-        asked, Kept(torch.arange(200), torch.zeros(200)), inputs.k[0, 0], inputs.v[0, 0]
-    )
-    torch.testing.assert_close(asked.output, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(total, torch.ones(40), rtol=1e-4, atol=1e-5)
-
-
-def test_padding_neither_asks_nor_is_asked():
+def test_padding_is_left_out():
     inputs = prompt(keys=120)
     valid = torch.ones(1, 120, dtype=torch.bool)
     valid[:, :30] = False
@@ -156,6 +143,6 @@ def test_padding_neither_asks_nor_is_asked():
     alone = dataclasses.replace(
         inputs, q=inputs.q[:, :, 30:], k=inputs.k[:, :, 30:], v=inputs.v[:, :, 30:]
     )
-    for one, other in zip(ask_prompt(padded, None), ask_prompt(alone, None), strict=True):
+    for one, other in zip(prompt_targets(padded, None), prompt_targets(alone, None), strict=True):
         torch.testing.assert_close(one.output, other.output)
         torch.testing.assert_close(one.log_sum, other.log_sum)

@@ -10,8 +10,8 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.repeating import FIRST, SUFFIX
-from esscher.engine.cache.scores import Observation, Repetition, combined, observe, observe_all
-from esscher.engine.cache.selection import Kept
+from esscher.engine.cache.scores import combined, key_scores, prompt_scores
+from esscher.engine.cache.storage import Kept
 from esscher.engine.models import attention_override, wrap_model
 from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import prompts
@@ -27,25 +27,6 @@ def instructed(loaded, ids):
     return torch.cat([ids, torch.tensor(told, dtype=torch.long), ids])
 
 
-def test_a_repetition_has_the_weights_of_its_queries():
-    """In parts or at once, against plain softmax; queries see the prompt, and those before them."""
-    rng = torch.Generator().manual_seed(3)
-    query, keys = torch.randn(2, 9, 5, generator=rng), torch.randn(20, 5, generator=rng)
-    values = torch.randn(12, 4, generator=rng)
-    ends = torch.arange(12, 21)
-    whole, parts = Repetition(2, 12), Repetition(2, 12)
-    whole.add(query, keys, ends, softcap=3.0)
-    parts.add(query[:, :4], keys[:15], ends[:4], softcap=3.0)
-    parts.add(query[:, 4:], keys, ends[4:], softcap=3.0)
-    logits = 3.0 * torch.tanh(query @ keys.T / 3.0)
-    logits = logits.masked_fill(torch.arange(20) >= ends[:, None], -torch.inf)
-    weights = torch.softmax(logits, dim=-1)[..., :12]
-    mean = weights.mean(1)
-    expected = Observation(weights.square().mean(1), mean, mean @ values).score(values[None])[0]
-    for found in (whole, parts):
-        torch.testing.assert_close(found.score(values), expected, rtol=1e-4, atol=1e-6)
-
-
 def repeated_score(inputs):
     """Scores of the prompt by the queries of its second copy, of one dense pass over both."""
     weights = torch.stack(
@@ -54,8 +35,7 @@ def repeated_score(inputs):
     values = inputs.v[0, :, :COUNT]
     mean = weights.mean(1)
     output = mean.view(len(values), -1, COUNT) @ values.float()
-    seen = Observation(weights.square().mean(1), mean, output.flatten(0, 1))
-    return seen.score(values)
+    return key_scores(weights.square().mean(1), output.flatten(0, 1), values)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
@@ -79,9 +59,9 @@ def test_scores_are_those_of_the_queries_that_were_asked_for(name):
     with torch.no_grad(), attention_override(loaded, watch):
         loaded.backbone(input_ids=whole[None])
     for number, inputs in full.items():
-        values = inputs.v[0]
-        torch.testing.assert_close(last.scores[number], observe(inputs).score(values))
-        seen = observe_all(inputs, rotation_of(loaded, number)).score(values)
+        rotation = rotation_of(loaded, number)
+        seen = prompt_scores(inputs, "all", rotation)
+        torch.testing.assert_close(last.scores[number], prompt_scores(inputs, "last", rotation))
         torch.testing.assert_close(every.scores[number], seen)
         torch.testing.assert_close(
             repeat.scores[number], combined(seen, second[number]), rtol=1e-3, atol=1e-5
@@ -91,7 +71,6 @@ def test_scores_are_those_of_the_queries_that_were_asked_for(name):
 def test_what_is_kept_for_certain_and_caches_of_part_of_a_prompt():
     loaded, ids = decoder(), prompts([COUNT])[0].numpy()
     prompt = ObservedPrompt(loaded, ids, KEEPING)
-    assert prompt.tokens == COUNT
     assert np.flatnonzero(prompt.certain).tolist() == [0, 1, 76, 77, 78, 79]
     kept = {
         layer: [Kept(torch.arange(10 + g), torch.zeros(10 + g)) for g in range(2)]

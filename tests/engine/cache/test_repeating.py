@@ -12,10 +12,19 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.repeating import CHUNK, repeat_read
+from esscher.engine.cache.repeating import (
+    CHUNK,
+    FIRST,
+    LATER,
+    OVERLAP,
+    SUFFIX,
+    repeat_prompt,
+    repeat_read,
+)
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import one_list
 from esscher.engine.models import wrap_model
+from esscher.engine.reading import read_prompt
 from tests.engine.cache.plans import (
     SHORT,
     budgets_for,
@@ -72,8 +81,11 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
     cache = planned_cache(loaded, budgets, seed=3, **REPEAT)
     read(loaded, cache, ids[None])
     prompt = ObservedPrompt(loaded, ids.numpy(), SHORT, "repeat")
-    rule = PlannedRule.of(loaded, budgets, 3)
-    kept = {n: rule.choose(n, torch.arange(70), scores) for n, scores in prompt.scores.items()}
+    rule = PlannedRule(loaded, budgets, 3)
+    kept = {}
+    for n, scores in prompt.scores.items():
+        source = prompt.cache.layers[n]
+        kept[n] = rule.choose(n, torch.arange(70), scores, [], source.keys[0], source.values[0])
     expected = prompt.reduced(kept)
     assert cache.kept.tolist() == expected.kept.tolist()
     same_lists(lists(cache), lists(expected))
@@ -86,23 +98,17 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
     )
 
 
-def test_the_answer_is_that_of_the_first_reading():
-    loaded, ids = model(), prompts([70])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    with torch.no_grad():
-        expected = loaded.model(input_ids=ids).logits
-    assert torch.equal(read(loaded, cache, ids), expected)
-    assert cache.get_seq_length() == 70
-    assert all(layer.tail.length == 0 for layer in cache.reduced)
-    assert not cache.call.unfinished
-
-
-@pytest.mark.parametrize("options", [{}, {"chunk": 24}, {"decode": "budget", "length": 60}])
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    ("side", "options"),
+    [
+        ("left", {}),
+        ("right", {}),
+        ("left", {"chunk": 24}),  # on the right, texts end in different pieces
+        ("left", {"decode": "budget", "length": 60}),
+    ],
+)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
-    if side == "right" and "chunk" in options:
-        pytest.skip("texts end in different pieces")
     loaded, texts = model(name), prompts((70, 41, 3))
     budgets = budgets_for(loaded, 0.4)
     batch = padded(texts, side)
@@ -159,7 +165,7 @@ def test_pieces_are_repeated_as_they_come():
         assert seen[2 * piece + 1][1] <= 0.25 * 40 * piece + 40 + 4
     assert cache.kept.tolist() == [[30, 30]] * 3
     assert cache.get_seq_length() == 120
-    assert all(layer.recent is None and layer.carried is None for layer in cache.reduced)
+    assert all(layer.recent is None and layer.running is None for layer in cache.reduced)
 
 
 def test_long_parts_are_repeated_in_chunks():
@@ -172,13 +178,13 @@ def test_long_parts_are_repeated_in_chunks():
         calls.append(given["input_ids"].shape[1])
         return loaded.backbone(**given)
 
-    layer_decides = [layer.decide for layer in cache.reduced]
+    finish = [layer.finish_repetition for layer in cache.reduced]
     for layer in cache.reduced:
-        layer.decide = lambda: None
+        layer.finish_repetition = lambda: None
     read(loaded, cache, ids)
     repeat_read(forward, cache, {"input_ids": ids}, chunk=32)
-    for layer, decide in zip(cache.reduced, layer_decides, strict=True):
-        del layer.decide
+    for layer, decide in zip(cache.reduced, finish, strict=True):
+        del layer.finish_repetition
         decide()
     told = cache.instruction
     assert calls == [len(told.first) + 1 * len(told.suffix) + 32] + [
@@ -244,13 +250,10 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-@pytest.mark.parametrize("at", [0, 1, 3])
-@pytest.mark.parametrize("chunk", [None, 30])
+@pytest.mark.parametrize(("at", "chunk"), [(0, None), (1, None), (1, 30), (3, 30)])
 def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
     """In the first reading or in the repetition, of any piece."""
     loaded, ids = model(), prompts([60])[0][None]
-    if at == 3 and chunk is None:
-        pytest.skip("there are two calls")
     cache = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     expected = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     read(loaded, expected, ids)
@@ -275,21 +278,73 @@ def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
     same_lists(lists(cache), lists(expected))
 
 
-def test_copies_hold_no_model():
-    loaded, ids = model(), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    read(loaded, cache, ids)
-    branch = copy.deepcopy(cache)
-    assert branch.instruction == cache.instruction
-    assert torch.equal(read(loaded, branch, ids[:, :5]), read(loaded, cache, ids[:, :5]))
+def dense_cache(loaded, ids, watch=lambda inputs: None):
+    return read_prompt(loaded, ids, watch)
 
 
-def test_short_prompts_are_not_repeated():
-    loaded, ids = model(), prompts([6])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    calls = []
-    handle = loaded.backbone.register_forward_hook(lambda *given: calls.append(1))
-    read(loaded, cache, ids)
-    handle.remove()
-    assert calls == [1]
-    assert cache.kept.tolist() == [[6, 6]] * 3
+def state(cache):
+    return [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text", "qwen3"])
+def test_the_cache_is_as_it_was(name):
+    loaded, ids = model(name), prompts([70])[0]
+    cache = dense_cache(loaded, ids)
+    before, tensors = state(cache), [layer.keys for layer in cache.layers]
+    repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None, chunk=32)
+    assert cache.get_seq_length() == 70
+    for layer, old, keys in zip(cache.layers, before, tensors, strict=True):
+        assert torch.equal(layer.keys, old[0])
+        assert torch.equal(layer.values, old[1])
+        assert layer.keys is keys  # nothing was copied
+
+    class StopHere(Exception):
+        pass
+
+    def stop(inputs, begin, end):
+        if inputs.layer == 1:
+            raise StopHere
+
+    with pytest.raises(StopHere):
+        repeat_prompt(loaded, ids, cache, stop)
+    assert all(map(torch.equal, sum(state(cache), ()), sum(before, ())))
+
+
+def test_what_is_read():
+    """Chunk by chunk, each after the prompt alone, as one would read it."""
+    loaded, ids = model(), prompts([70])[0]
+    cache = dense_cache(loaded, ids)
+    seen = []
+
+    def watch(inputs, begin, end):
+        if inputs.layer == 2:
+            seen.append((begin, end, inputs))
+
+    repeat_prompt(loaded, ids, cache, watch, chunk=32)
+    assert [(begin, end) for begin, end, _ in seen] == [(0, 32), (32, 64), (64, 70)]
+    first, later, suffix = (
+        torch.tensor(loaded.tokenizer(text, add_special_tokens=False)["input_ids"]).long()
+        for text in (FIRST, LATER, SUFFIX)
+    )
+    for begin, end, inputs in seen:
+        told = first if begin == 0 else torch.cat([later, ids[begin - OVERLAP : begin]])
+        told = torch.cat([told, suffix, ids[begin:end]])
+        assert inputs.q.shape[2] == len(told)
+        assert inputs.offset == 70
+        expected = []
+        whole = torch.cat([ids, told])
+        dense_cache(loaded, whole, expected.append)
+        torch.testing.assert_close(inputs.k, expected[2].k, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(inputs.q, expected[2].q[:, :, 70:], rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_repeated():
+    loaded, ids = model(), prompts([70])[0]
+    cache = dense_cache(loaded, ids)
+    bare = wrap_model(loaded.model, name="bare")
+    with pytest.raises(InputError, match="'bare' was loaded without a tokenizer"):
+        repeat_prompt(bare, ids, cache, lambda inputs, begin, end: None)
+    ids = prompts([110])[0]
+    cache = dense_cache(loaded, ids)
+    with pytest.raises(InputError, match="reads 200 tokens at most, and cannot repeat a prompt"):
+        repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None)

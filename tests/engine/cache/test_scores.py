@@ -1,162 +1,254 @@
-"""Every scorer against its formula, written out."""
+"""Scores of keys by the queries of a prompt, by their definition."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+
+import numpy as np
 import pytest
 import torch
 
-from esscher.engine.cache.published import RULES, Expected, KVzip, Looking
-from esscher.engine.cache.repeating import repeat_prompt
-from esscher.engine.models.weights import rotate, rotate_back
-from tests.engine.cache.plans import prompts
-from tests.engine.cache.reading import (
-    PROMPT,
-    SNAPKV,
+from esscher.engine.attention.compiled import build, kernel
+from esscher.engine.cache.scores import (
+    AHEAD,
+    GOLDEN,
     WINDOW,
-    decoder,
-    layers_of,
-    looked,
-    read,
+    Repetition,
+    column_sums,
+    combined,
+    key_scores,
+    prompt_scores,
 )
+from esscher.engine.models import attention_override
+from esscher.engine.models.weights import rotate, rotate_back, rotation_of
+from tests.engine.cache.inputs import layer_inputs
+from tests.engine.cache.plans import padded, prompts, room_for
+from tests.engine.models.tiny import tiny_model
 
-#: Rounding of float32 in sums of a few hundred terms.
-ROUNDING = 1e-5
-
-
-def same(found, expected, tolerance=ROUNDING):
-    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
-
-
-def dense_weights(layer):
-    """Attention weights of all queries, [heads, n_q, n_k], float64."""
-    heads = layer.inputs.q.shape[1]
-    return torch.stack([torch.softmax(layer.inputs.logits(0, h), dim=-1) for h in range(heads)])
-
-
-def grouped(layer, per_head):
-    """[heads, ...] as [key heads, group, ...]."""
-    return per_head.view(layer.key_heads, -1, *per_head.shape[1:])
-
-
-@pytest.mark.parametrize(
-    "name", ["llama", "smollm3", "qwen3", "gemma3_text", "gemma3", "gemma2", "gpt2"]
-)
-def test_queries_before_rotation(name):
-    """Rotating back and forth is nothing; queries are what the projection made of the tokens."""
-    loaded = decoder(name)
-    for layer in layers_of(loaded, prompts([PROMPT])[0]):
-        number, query = layer.inputs.layer, layer.inputs.q[0]
-        block = loaded.family.blocks(loaded.model)[number]
-        attention = loaded.family.attention(block)
-        weight, bias = loaded.family.maps(block)[0]
-        made = layer.inputs.hidden[0] @ weight.T
-        made = made if bias is None else made + bias
-        made = made.view(PROMPT, query.shape[0], -1)
-        if hasattr(attention, "q_norm"):
-            made = attention.q_norm(made)
-        for h in range(len(query)):
-            same(layer.unrotated(h), made[:, h])
-        if layer.rotation is None:
-            assert name == "gpt2" or not attention.use_rope
-            continue
-        cos, sin = layer.rotation(torch.arange(PROMPT))
-        same(rotate(layer.unrotated(0), cos, sin), query[0])
-        same(rotate_back(rotate(made[:, 0], cos, sin), cos, sin), made[:, 0])
+RUNS = list(build.TARGETS)
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+COMPILED = RUNS[: RUNS.index(CAPABILITY) + 1] if CAPABILITY in RUNS else []
+YARN = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 40,
+    "rope_theta": 10_000.0,
+}
+#: Rotary positions, the same with a scale, a soft cap, two kinds of rotation, and none in a layer.
+MODELS = {
+    "llama": {},
+    "yarn": {"rope_parameters": YARN},
+    "gemma2": {},
+    "gemma3_text": {},
+    "smollm3": {},
+}
 
 
-def test_rotation_of_some_dimensions_that_also_scales():
+def model(name):
+    family = "llama" if name == "yarn" else name
+    return tiny_model(family, strength=6.0, **room_for(family), **MODELS.get(name, {}))
+
+
+def read(loaded, batch):
+    """Inputs of all layers without a window."""
+    layers = []
+    with torch.no_grad(), attention_override(loaded, lambda i: layers.append(i) and None):
+        loaded.model(**batch)
+    return [inputs for inputs in layers if inputs.window is None]
+
+
+def one_text(loaded, count=60):
+    return read(loaded, {"input_ids": prompts([count])[0][None]})
+
+
+@pytest.fixture(params=["torch", *RUNS])
+def chosen(request, monkeypatch):
+    """PyTorch, and every compiled kernel that this processor runs."""
+    name = request.param
+    if name != "torch" and (name not in COMPILED or not build.library(name).is_file()):
+        pytest.skip(f"{name} is not compiled, or does not run here")
+    monkeypatch.setenv(kernel.VARIABLE, name)
+
+
+def drawn(queries, keys):
     generator = torch.Generator().manual_seed(0)
-    states, angle = torch.randn(7, 6, generator=generator), torch.randn(7, 2, generator=generator)
-    angle = torch.cat([angle, angle], dim=1)
-    cos, sin = 1.3 * angle.cos(), 1.3 * angle.sin()
-    turned = rotate(states, cos, sin)
-    assert torch.equal(turned[:, 4:], states[:, 4:])
-    same(rotate_back(turned, cos, sin), states)
-    same(turned[:, :4].norm(dim=1), 1.3 * states[:, :4].norm(dim=1))
+    return (2 * torch.randn(n, 5, generator=generator) for n in (queries, keys))
 
 
-def test_streaming():
-    layer = layers_of(decoder(), prompts([PROMPT])[0])[0]
-    kept = RULES["streaming"].keep([RULES["streaming"].look(layer)], 20)[0]
-    assert all(i.tolist() == [*range(4), *range(PROMPT - 16, PROMPT)] for i in kept)
+@pytest.mark.parametrize("block", [1, 70, 2**18])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("queries", [17, 70])
+def test_sums_are_those_of_the_weights(chosen, block, softcap, queries):
+    query, keys = drawn(queries, 40)
+    bias = torch.linspace(0, 2, 40)
+    bias[3] = -torch.inf
+    ends = torch.linspace(24, 40, queries).long()
+    logits = query.double() @ keys.double().T
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    logits = (logits + bias).masked_fill(torch.arange(40) >= ends[:, None], -torch.inf)
+    weights = torch.softmax(logits, dim=-1)[:, :30]
+    sums = column_sums(query, keys, softcap=softcap, bias=bias, ends=ends, columns=30, block=block)
+    expected = torch.stack([weights.square().sum(0), weights.sum(0), weights.amax(0)])
+    torch.testing.assert_close(sums.double(), expected, rtol=1e-4, atol=1e-6)
+    assert not sums[:, 3].any()
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
-def test_snapkv(name):
-    for layer in layers_of(decoder(name), prompts([PROMPT])[0]):
-        before = PROMPT - WINDOW
-        mean = grouped(layer, dense_weights(layer)[:, -WINDOW:, :before]).mean((1, 2))
-        expected = torch.zeros_like(mean)
-        for shift in (-2, -1, 0, 1, 2):
-            for j in range(before):
-                if 0 <= j + shift < before:
-                    expected[:, j] += mean[:, j + shift] / 5
-        found = SNAPKV.look(layer).scores
-        same(found[:, :before], expected)
-        same(found[:, before:], (expected.max() + 1).expand(layer.key_heads, WINDOW))
+def test_large_logits_do_not_overflow(chosen):
+    """The largest of a row is taken off before anything is raised to it."""
+    query, keys = drawn(33, 70)
+    logits = 300.0 * (query.double() @ keys.double().T)
+    weights = torch.softmax(logits, dim=-1)
+    expected = torch.stack([weights.square().sum(0), weights.sum(0), weights.amax(0)])
+    # float32 rounds a logit by 6e-8 of itself, and its exponential by as much in all
+    rounding = 4 * float(logits.abs().max()) * 2**-24
+    sums = column_sums(300.0 * query, keys)
+    torch.testing.assert_close(sums.double(), expected, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("name", ["llama", "smollm3", "gpt2"])
-def test_expected(name):
-    """The formula, with rotation matrices written out."""
-    loaded, future = decoder(name), 30
-    for layer in layers_of(loaded, prompts([PROMPT])[0]):
-        d, rule = layer.inputs.q.shape[-1], Expected(future=future)
-        mean_turn = torch.eye(d, dtype=torch.float64)
-        if layer.rotation is not None:
-            cos, sin = layer.rotation(torch.arange(PROMPT, PROMPT + future))
-            quarter = torch.zeros(d, d, dtype=torch.float64)
-            for i in range(d // 2):
-                quarter[i, i + d // 2], quarter[i + d // 2, i] = -1, 1
-            mean_turn = (
-                sum(
-                    torch.diag(c.double()) + torch.diag(s.double()) @ quarter
-                    for c, s in zip(cos, sin, strict=True)
-                )
-                / future
-            )
-        weights = []
-        for h in range(layer.inputs.q.shape[1]):
-            query = layer.unrotated(h)[4:].double()
-            mean, covariance = mean_turn @ query.mean(0), torch.cov(query.T, correction=0)
-            covariance = mean_turn @ covariance @ mean_turn.T
-            keys = layer.inputs.k[0, h // layer.inputs.group, 4:].double()
-            scaling = layer.inputs.scaling
-            logits = [scaling * k @ mean + scaling**2 * k @ covariance @ k / 2 for k in keys]
-            weights.append(torch.softmax(torch.stack(logits), dim=0))
-        expected = grouped(layer, torch.stack(weights)).mean(1)
-        expected *= layer.inputs.v[0, :, 4:].double().norm(dim=-1)
-        found = rule.look(layer).scores
-        same(found[:, 4:], expected)
-        assert bool((found[:, :4] > found[:, 4:].max()).all())
+def by_definition(inputs, queries, own, batch=0, bias=0.0):
+    """Scores of the keys ``own`` by queries [heads, w, d] that see all of them."""
+    keys, values = (x[batch].double().numpy()[:, own] for x in (inputs.k, inputs.v))
+    mean, most = np.zeros((2, len(keys), len(own)))
+    for h, query in enumerate(queries.double().numpy()):
+        g = h // inputs.group
+        logits = inputs.scaling * query @ keys[g].T
+        if inputs.softcap is not None:
+            logits = inputs.softcap * np.tanh(logits / inputs.softcap)
+        logits = logits + (bias if np.isscalar(bias) else bias[h])
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        distance = np.square(values[g] - (weights @ values[g]).mean(axis=0)).sum(axis=1)
+        mean[g] += (weights**2).mean(axis=0) * distance
+        most[g] += weights.max(axis=0) ** 2 * distance
+    return np.sqrt(sum(x / x.mean(axis=1, keepdims=True) for x in (mean, most)))
 
 
-@pytest.mark.parametrize("chunk", [2048, 30])
-def test_kvzip(chunk):
-    """Weights over sinks, chunk and repetition."""
-    loaded, ids = decoder(), prompts([PROMPT])[0]
-    rule, expected = KVzip(), {}
-
-    def watch(inputs, begin, end):
-        sinks = min(4, begin)
-        index = [*range(sinks), *range(begin, end), *range(PROMPT, inputs.k.shape[2])]
-        heads = inputs.q.shape[1]
-        weights = torch.stack(
-            [torch.softmax(inputs.logits(0, h)[:, index], dim=-1) for h in range(heads)]
-        )[..., sinks : sinks + end - begin]
-        weights = weights.view(inputs.k.shape[1], -1, end - begin).amax(1)
-        expected.setdefault(inputs.layer, []).append(weights)
-
-    repeat_prompt(loaded, ids, read(loaded, ids, lambda inputs: None), watch, chunk)
-    found = looked(loaded, [rule], ids, chunk).found(rule)
-    assert len(found) == len(expected) == 3
-    for layer, scores in enumerate(found):
-        same(scores.scores, torch.cat(expected[layer], dim=1))
+def assert_same(scores, expected, own):
+    np.testing.assert_allclose(scores[:, own], expected, rtol=5e-3, atol=1e-4)
+    rest = np.setdiff1d(np.arange(scores.shape[1]), own)
+    assert not scores.numpy()[:, rest].any()
 
 
-def test_layers_with_a_window_are_left_out():
-    loaded, ids = decoder("gemma3_text"), prompts([PROMPT])[0]
-    looking = looked(loaded, [RULES["snapkv"], RULES["kvzip"]], ids)
-    assert looking.layers == [1]
-    assert len(looking.found(RULES["kvzip"])) == 1
-    assert Looking(loaded, [], 3).layers == []
+def moved_by_the_model(loaded, inputs, places):
+    """Queries of a layer, turned by the model's own code to some places, [heads, n, d]."""
+    attention = loaded.family.attention(loaded.family.blocks(loaded.model)[inputs.layer])
+    code = importlib.import_module(type(attention).__module__)
+    query = attention.q_proj(inputs.hidden).view(1, inputs.q.shape[2], inputs.q.shape[1], -1)
+    if hasattr(attention, "q_norm"):
+        query = attention.q_norm(query)
+    query = query.transpose(1, 2)
+    if not getattr(attention, "use_rope", True):
+        return query[0]
+    options = {}
+    if "gemma3" in type(attention).__module__:
+        options["layer_type"] = loaded.model.config.layer_types[inputs.layer]
+    cos, sin = loaded.backbone.rotary_emb(query, torch.tensor([places]), **options)
+    return code.apply_rotary_pos_emb(query, query, cos, sin)[0][0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_queries_of_a_prompt_attend_from_places_after_it(name):
+    loaded = model(name)
+    layers = one_text(loaded)
+    assert layers
+    places = [60 + int((i * GOLDEN) % 1.0 * AHEAD) for i in range(60)]
+    for inputs in layers:
+        queries = moved_by_the_model(loaded, inputs, places)
+        scores = prompt_scores(inputs, "all", rotation_of(loaded, inputs.layer))
+        assert_same(scores, by_definition(inputs, queries, np.arange(60)), np.arange(60))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_queries_at_their_own_places_are_those_of_the_model(name):
+    loaded = model(name)
+    for inputs in one_text(loaded, 50):
+        rotation, own = rotation_of(loaded, inputs.layer), torch.arange(50)
+        if rotation is None:
+            assert name == "smollm3"
+            continue
+        again = moved_by_the_model(loaded, inputs, own.tolist())
+        torch.testing.assert_close(again, inputs.q[0], rtol=1e-4, atol=1e-5)
+        # back and there again, and so the same logits
+        there = rotate(rotate_back(inputs.q[0], *rotation(own)), *rotation(own))
+        logits = there[1] @ inputs.k[0, 1 // inputs.group].T * inputs.scaling
+        expected = dataclasses.replace(inputs, softcap=None).logits(0, 1, dtype=torch.float32)
+        seen = torch.isfinite(expected)
+        torch.testing.assert_close(logits[seen], expected[seen], rtol=1e-3, atol=1e-4)
+
+
+def test_learned_positions_stay_in_the_queries():
+    loaded = model("gpt2")
+    for inputs in one_text(loaded):
+        assert rotation_of(loaded, inputs.layer) is None
+        expected = by_definition(inputs, inputs.q[0], np.arange(60))
+        assert_same(prompt_scores(inputs, "all", None), expected, np.arange(60))
+
+
+@pytest.mark.parametrize("score", ["all", "last"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_neither_scores_nor_is_scored(side, score):
+    loaded, texts = model("llama"), prompts([60, 41])
+    rotation = rotation_of(loaded, 0)
+    both = read(loaded, padded(texts, side))[0]
+    for b, text in enumerate(texts):
+        alone = prompt_scores(read(loaded, {"input_ids": text[None]})[0], score, rotation)
+        own = np.arange(60 - len(text), 60) if side == "left" else np.arange(len(text))
+        assert_same(prompt_scores(both, score, rotation, b), alone, own)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_biases_are_those_of_the_last_query(softcap):
+    """As with ALiBi, whose biases depend on the distance: those from the end of the prompt."""
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])[:, None, None]
+    bias = -slopes * (torch.arange(40)[:, None] - torch.arange(40)).clamp(min=0)
+    last = bias[:, -1].numpy()
+    for given, of_heads in ((bias, last), (bias[None], last), (bias[:1], last[[0, 0, 0, 0]])):
+        inputs = layer_inputs(queries=40, keys=40, bias=given, softcap=softcap)
+        expected = by_definition(inputs, inputs.q[0], np.arange(40), bias=of_heads)
+        assert_same(prompt_scores(inputs, "all", None), expected, np.arange(40))
+
+
+@pytest.mark.parametrize("changes", [{}, {"softcap": 2.0}, {"window": 12}])
+def test_last_queries_score_where_they_stand(changes):
+    inputs = layer_inputs(queries=90, keys=90, **changes)
+    expected = torch.zeros(2, 90, dtype=torch.float64)
+    for h in range(4):
+        weights = torch.softmax(inputs.logits(0, h, dtype=torch.float64)[-WINDOW:], dim=-1)
+        values = inputs.v[0, h // 2].double()
+        distance = (values - (weights @ values).mean(0)).square().sum(-1)
+        expected[h // 2] += weights.square().mean(0) * distance
+    scores = prompt_scores(inputs, "last", None)
+    torch.testing.assert_close(scores.double(), expected.sqrt(), rtol=1e-4, atol=1e-6)
+
+
+def test_two_scores_are_combined_by_their_shares():
+    rng = np.random.default_rng(0)
+    first, second = rng.lognormal(0, 1, (2, 3, 50))
+    shares = [x**2 / (x**2).mean(axis=-1, keepdims=True) for x in (first, second)]
+    scores = combined(torch.from_numpy(first), torch.from_numpy(second))
+    np.testing.assert_allclose(scores, np.sqrt(shares[0] + shares[1]))
+    # units do not matter, and scores of nothing add nothing
+    again = combined(torch.from_numpy(1e6 * first), torch.from_numpy(1e-6 * second))
+    np.testing.assert_allclose(again, scores)
+    alone = combined(torch.from_numpy(first), torch.zeros(3, 50))
+    np.testing.assert_allclose(alone, np.sqrt(shares[0]))
+
+
+def test_a_repetition_has_the_weights_of_its_queries():
+    """In parts or at once, against plain softmax; queries see the prompt, and those before them."""
+    rng = torch.Generator().manual_seed(3)
+    query, keys = torch.randn(2, 9, 5, generator=rng), torch.randn(20, 5, generator=rng)
+    values = torch.randn(12, 4, generator=rng)
+    ends = torch.arange(12, 21)
+    whole, parts = Repetition(2, 12), Repetition(2, 12)
+    whole.add(query, keys, ends, softcap=3.0)
+    parts.add(query[:, :4], keys[:15], ends[:4], softcap=3.0)
+    parts.add(query[:, 4:], keys, ends[4:], softcap=3.0)
+    logits = 3.0 * torch.tanh(query @ keys.T / 3.0)
+    logits = logits.masked_fill(torch.arange(20) >= ends[:, None], -torch.inf)
+    weights = torch.softmax(logits, dim=-1)[..., :12]
+    expected = key_scores(weights.square().mean(1), weights.mean(1) @ values, values[None])[0]
+    for repetition in (whole, parts):
+        torch.testing.assert_close(repetition.score(values), expected, rtol=1e-4, atol=1e-6)

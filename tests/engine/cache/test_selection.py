@@ -11,15 +11,16 @@ import torch
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.selection import (
     Inclusion,
-    Kept,
+    PlannedRule,
     certain_keys,
     reduced_attention,
-    select_largest,
-    select_sample,
-    spread_starts,
+    select_keys,
     systematic_sample,
 )
+from esscher.engine.cache.storage import Kept
 from tests.engine.cache.inputs import layer_inputs
+from tests.engine.cache.plans import SHORT, budgets_for
+from tests.engine.models.tiny import tiny_model
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -66,32 +67,6 @@ def test_systematic_samples_have_the_given_probabilities() -> None:
     assert np.all(np.abs(counts / draws - probabilities) <= 4.5 * error + 1e-9)
 
 
-@pytest.mark.parametrize("power", POWERS)
-def test_a_budget_is_kept_to(power: float) -> None:
-    certain = certain_keys(60, 2, 5)
-    scores = torch.from_numpy(np.random.default_rng(1).exponential(size=60))
-    for budget in (8, 30, 59):
-        for kept in (
-            select_sample(scores, certain, budget, power, 0.3),
-            select_largest(scores, certain, budget),
-        ):
-            assert len(kept.index) == budget
-            assert set(np.flatnonzero(certain)) <= set(kept.index.tolist())
-            assert torch.all(kept.log_weight >= 0)
-            assert torch.all(kept.log_weight[torch.from_numpy(certain[kept.index])] == 0)
-    assert len(select_sample(scores, certain, 60, power, 0.3).index) == 60
-    # what is certain is never dropped
-    assert len(select_sample(scores, certain, 3, power, 0.3).index) == 7
-    assert len(select_largest(scores, certain, 3).index) == 7
-
-
-def test_the_largest_scores_are_kept() -> None:
-    scores = torch.tensor([0.0, 5.0, 1.0, 4.0, 3.0, 0.0])
-    kept = select_largest(scores, certain_keys(6, 1, 1), 4)
-    assert kept.index.tolist() == [0, 1, 3, 5]
-    assert kept.log_weight.tolist() == [0.0] * 4
-
-
 def test_all_keys_are_dense_attention() -> None:
     for changes in ({}, {"softcap": 2.0}, {"window": 12}):
         inputs = layer_inputs(**changes)
@@ -117,6 +92,66 @@ def test_kept_keys_are_dense_attention_with_a_bias() -> None:
         torch.testing.assert_close(found[0, h], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_starts_of_several_samples_are_spread() -> None:
-    np.testing.assert_allclose(spread_starts(0.9, 4), [0.9, 0.15, 0.4, 0.65])
-    np.testing.assert_allclose(spread_starts(0.3, 1), [0.3])
+@pytest.mark.parametrize("selection", ["sample", "topk"])
+@pytest.mark.parametrize("power", POWERS)
+def test_a_budget_is_kept_to(power: float, selection: str) -> None:
+    certain = certain_keys(60, 2, 5)
+    scores = torch.from_numpy(np.random.default_rng(1).exponential(size=60))
+    for budget in (8, 30, 59):
+        kept = select_keys(selection, scores, certain, budget, power, 0.3)
+        assert len(kept.index) == budget
+        assert set(np.flatnonzero(certain)) <= set(kept.index.tolist())
+        assert torch.all(kept.log_weight >= 0)
+        assert torch.all(kept.log_weight[torch.from_numpy(certain[kept.index])] == 0)
+    assert len(select_keys(selection, scores, certain, 60, power, 0.3).index) == 60
+    # what is certain is never dropped
+    assert len(select_keys(selection, scores, certain, 3, power, 0.3).index) == 7
+
+
+def test_the_largest_scores_are_kept() -> None:
+    scores = torch.tensor([0.0, 5.0, 1.0, 4.0, 3.0, 0.0])
+    kept = select_keys("topk", scores, certain_keys(6, 1, 1), 4)
+    assert kept.index.tolist() == [0, 1, 3, 5]
+    assert kept.log_weight.tolist() == [0.0] * 4
+
+
+def test_weights_stay_unbiased_however_often_tokens_are_selected() -> None:
+    """E of the weight of a token, 0 where it was dropped, is 1 after one, two and three turns."""
+    loaded = tiny_model("llama")
+    rng, seeds = np.random.default_rng(0), 1500
+    first, later = rng.lognormal(0, 1.5, 60), rng.lognormal(0, 1.5, (2, 30))
+    sums, squares = np.zeros(120), np.zeros(120)
+    for seed in range(seeds):
+        rule = PlannedRule(loaded, budgets_for(loaded, 0.3), seed)
+        index, weight = np.arange(60), np.zeros(60)
+        scores = first
+        for turn in range(1, 4):
+            seen = 60 + 30 * (turn - 1)
+            weights = torch.from_numpy(weight)
+            kept = rule.keep_again(1, 0, torch.from_numpy(scores), weights, seen, 0, turn)
+            index = index[kept.index]
+            weight = weight[kept.index] + kept.log_weight.numpy()
+            assert len(index) == np.ceil(0.3 * seen)
+            if turn < 3:
+                new = np.arange(seen, seen + 30)
+                scores = np.concatenate([first, *later])[np.concatenate([index, new])]
+                index = np.concatenate([index, new])
+                weight = np.concatenate([weight, np.zeros(30)])
+        found = np.zeros(120)
+        found[index] = np.exp(weight)
+        assert np.all(found[: SHORT.sinks] == 1.0)
+        sums += found
+        squares += found**2
+    mean = sums / seeds
+    error = np.sqrt((squares / seeds - mean**2) / seeds)
+    # 4 standard errors for 118 tokens; some are kept for certain
+    assert np.all(np.abs(mean - 1) <= 4 * error + 1e-6)
+    assert np.sum(error > 0) > 80
+
+
+def test_a_length_makes_budgets_absolute() -> None:
+    loaded = tiny_model("llama")
+    shares, fixed = (PlannedRule(loaded, budgets_for(loaded, 0.25), 0, n) for n in (None, 400))
+    assert shares.tokens(0, 4000).tolist() == [1000, 1000]
+    assert fixed.tokens(0, 4000).tolist() == [100, 100]
+    assert fixed.tokens(0, 200).tolist() == [50, 50]

@@ -20,15 +20,14 @@ from tests.engine.models.gguf_files import (
     UINT32,
     entry,
     gguf_bytes,
-    numbers,
     strings,
 )
-from tests.engine.models.tiny import MODELS, VISION, final_output, tiny_batch, tiny_model
+from tests.engine.models.tiny import VISION, final_output, tiny_batch, tiny_model
 
 resource = pytest.importorskip("resource", reason="memory is measured as Unix does")
 
 #: One of each way in which models store their weights.
-STORED = tuple(name for name in MODELS if " " not in name)
+STORED = ("bert", "distilbert", "mpnet", "gpt2", "llama", "gemma3")
 
 
 def change(folder, edit):
@@ -44,26 +43,17 @@ def configure(folder, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def is_unused(key):
-    return "pooler" in key or "vision_tower" in key or "multi_modal_projector" in key
-
-
-def is_first(key):
-    """Outside of the layers, or in the first one."""
-    return not any(f".{i}." in key for i in (1, 2))
-
-
 @pytest.mark.parametrize("name", STORED)
 def test_every_weight_that_is_used_must_be_there(name, tmp_path):
-    """Weights of the first layer and outside the layers are left out one by one."""
+    """Weights outside the layers and of the first one are left out one by one."""
     save(tmp_path, name)
     sound = (tmp_path / "model.safetensors").read_bytes()
-    stored = [key for key in load_file(tmp_path / "model.safetensors") if is_first(key)]
-    assert any("embed" in key or "wte" in key for key in stored)
-    for key in stored:
+    for key in load_file(tmp_path / "model.safetensors"):
+        if ".1." in key or ".2." in key:
+            continue
         (tmp_path / "model.safetensors").write_bytes(sound)
         change(tmp_path, lambda tensors, key=key: tensors.pop(key))
-        if is_unused(key):
+        if "pooler" in key or "vision_tower" in key or "multi_modal_projector" in key:
             load_model(str(tmp_path))
             continue
         with pytest.raises(InputError, match=r"the weights of .* lack") as caught:
@@ -71,20 +61,7 @@ def test_every_weight_that_is_used_must_be_there(name, tmp_path):
         assert ".".join(key.split(".")[-2:]) in str(caught.value), (key, str(caught.value))
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_all_that_is_missing_is_counted(name, tmp_path):
-    save(tmp_path, name)
-
-    def edit(tensors):
-        for key in [key for key in tensors if is_first(key) and "embed" not in key]:
-            del tensors[key]
-
-    change(tmp_path, edit)
-    with pytest.raises(InputError, match=r"lack '.*', '.*', '.*' and \d+ more"):
-        load_model(str(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["bert", "roberta", "mpnet", "big_bird"])
+@pytest.mark.parametrize("name", ["bert", "big_bird"])
 def test_a_model_without_pooler_is_the_same_each_time(name, tmp_path):
     """transformers draws the pooler at random; nothing uses it, but the hash saw it."""
     saved = save(tmp_path, name)
@@ -156,12 +133,8 @@ def test_weights_of_another_shape(name, key, tmp_path):
 HUGE = [
     ("llama", {"vocab_size": 60_000_000}, "embed_tokens.weight"),
     ("llama", {"head_dim": 100_000_000}, "q_proj.weight"),
-    ("llama", {"intermediate_size": 2**31}, "mlp."),
     ("bert", {"max_position_embeddings": 2**30}, "position_embeddings.weight"),
-    ("bert", {"type_vocab_size": 2**30}, "token_type_embeddings.weight"),
     ("gpt2", {"n_positions": 2**30}, "wpe.weight"),
-    ("gpt2", {"n_inner": 2**30}, "mlp."),
-    ("distilbert", {"hidden_dim": 2**30}, "ffn."),
     ("gemma3", {"vision_config": VISION | {"image_size": 400_000}}, "position_embedding"),
 ]
 
@@ -181,7 +154,7 @@ def test_sizes_that_the_files_do_not_hold(name, fields, named, tmp_path):
     assert time.monotonic() - started < 20
 
 
-def test_layers_that_no_model_has(tmp_path):
+def test_files_that_would_take_for_ever(tmp_path):
     save(tmp_path, "llama")
     configure(tmp_path, num_hidden_layers=3000, layer_types=None)
     change(
@@ -189,10 +162,6 @@ def test_layers_that_no_model_has(tmp_path):
     )
     with pytest.raises(InputError, match="num_hidden_layers is 3000; models of at most 2000"):
         load_model(str(tmp_path))
-
-
-def test_a_header_of_weights_without_end(tmp_path):
-    save(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes((90 * 2**20).to_bytes(8, "little") + b"{" + b" " * 100)
     with pytest.raises(InputError, match="its header has 94,371,840 bytes"):
@@ -244,7 +213,6 @@ def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
         entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-6),
         entry("tokenizer.ggml.model", STRING, "gpt2"),
         entry("tokenizer.ggml.tokens", LIST, strings(words)),
-        entry("tokenizer.ggml.token_type", LIST, numbers(np.ones(60), 5)),
         entry("tokenizer.ggml.merges", LIST, strings(["t h"])),
         entry("tokenizer.ggml.bos_token_id", UINT32, 1),
         entry("tokenizer.ggml.eos_token_id", UINT32, 2),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 
@@ -56,40 +55,16 @@ def test_recomputed_attention_equals_the_models_own(loaded, padding):
         assert (at_text(flat - again, capture)).abs().max() > 0.02 * own.abs().max()
 
 
-@pytest.mark.parametrize("padding", PADDING)
-def test_final_output_is_unchanged_by_recomputation(loaded, padding):
-    batch = tiny_batch(loaded, padding=padding)
-    if loaded.name == "big_bird sparse":
-        batch = tiny_batch(loaded, n=12, padding=padding)
+def test_final_output_is_unchanged_by_recomputation(loaded):
+    batch = tiny_batch(loaded, n=12, padding="left")  # so short that all models are dense
     plain = final_output(loaded, batch)
-    calls = []
-
-    def recompute(inputs):
-        calls.append(inputs.layer)
-        return inputs.attend(torch.float64)
-
-    with attention_override(loaded, recompute):
+    with attention_override(loaded, lambda inputs: inputs.attend(torch.float64)):
         replaced = final_output(loaded, batch)
-    assert calls == list(range(loaded.shape.layers))
-    kept = batch["attention_mask"].bool()
-    error = (replaced[kept] - plain[kept]).abs().max()
-    assert error < 1e-4 * plain.abs().max()
-
-
-def test_capturing_changes_nothing(loaded):
-    batch = tiny_batch(loaded, padding="right")
-    if loaded.name == "big_bird sparse":
-        batch = tiny_batch(loaded, n=12, padding="right")  # so short that it is dense anyway
-    plain = final_output(loaded, batch)
     _, while_captured = captured(loaded, batch)
     assert torch.equal(plain, while_captured)
     assert torch.equal(plain, final_output(loaded, batch))
-
-
-def test_an_override_has_an_effect(loaded):
-    batch = tiny_batch(loaded)
-    with attention_override(loaded, lambda inputs: inputs.own()):
-        plain = final_output(loaded, batch)
+    kept = batch["attention_mask"].bool()
+    assert (replaced[kept] - plain[kept]).abs().max() < 1e-4 * plain.abs().max()
     with attention_override(loaded, lambda inputs: torch.zeros(inputs.output_shape), layers=[1]):
         other = final_output(loaded, batch)
     assert (plain - other).abs().max() > 1e-2 * plain.abs().max()
@@ -112,16 +87,18 @@ def test_visibility_follows_from_the_named_parts(loaded, padding):
 
 
 def test_shapes_and_flags(loaded):
-    seen, _ = captured(loaded, tiny_batch(loaded))
     shape = loaded.shape
-    for capture in seen:
-        assert capture.q.shape == (2, shape.heads, 21, shape.head_dim)
-        assert capture.k.shape == capture.v.shape == (2, shape.key_heads, 21, shape.head_dim)
-        assert capture.hidden.shape == (2, 21, shape.hidden)
-        assert capture.causal == loaded.causal
-        assert capture.offset == 0
-        assert not capture.q.requires_grad
+    (capture,), _ = captured(loaded, tiny_batch(loaded), layers=[-1])
+    assert capture.layer == shape.layers - 1
+    assert capture.q.shape == (2, shape.heads, 21, shape.head_dim)
+    assert capture.k.shape == capture.v.shape == (2, shape.key_heads, 21, shape.head_dim)
+    assert capture.hidden.shape == (2, 21, shape.hidden)
+    assert capture.causal == loaded.causal
+    assert capture.offset == 0
+    assert not capture.q.requires_grad
     assert capture.group == shape.heads // shape.key_heads
+    if loaded.name == "gpt2 scaled":
+        assert capture.scaling == pytest.approx(8**-0.5 / 3)
 
 
 def test_nothing_is_left_behind(loaded):
@@ -146,11 +123,6 @@ def test_nothing_is_left_behind(loaded):
         with pytest.raises(Stop):
             run(block)
     assert before == after_capture == footprint(loaded)
-
-
-def test_one_layer_only(loaded):
-    seen, _ = captured(loaded, tiny_batch(loaded), layers=[-1])
-    assert [capture.layer for capture in seen] == [loaded.shape.layers - 1]
 
 
 def test_nested_blocks(loaded):
@@ -220,8 +192,3 @@ def test_block_sparse_is_measured_dense_and_stays_sparse():
     assert set(before["types"]) == {None, "block_sparse"}
     sparse = final_output(loaded, batch)
     assert (sparse - dense).abs().max() > 1e-3
-
-
-def test_captured_scaling_of_each_layer():
-    seen, _ = captured(tiny_model("gpt2 scaled"), tiny_batch(tiny_model("gpt2 scaled")))
-    np.testing.assert_allclose([c.scaling for c in seen], [8**-0.5 / (i + 1) for i in range(3)])

@@ -96,25 +96,6 @@ def test_a_cache_of_fixed_size():
     assert seen[-1] == (20, 9 + NEW - 2)
 
 
-def test_fewer_keys_than_the_cache_holds():
-    """What a budget does: a head attends to some of the cached keys only."""
-    loaded = tiny_model("llama")
-    batch = tiny_batch(loaded, n=12)
-    plain = generate(loaded, batch, output_logits=True, return_dict_in_generate=True)
-
-    def recent(inputs):
-        if inputs.q.shape[2] > 1:
-            return None
-        k, v = (x[:, :, -4:].repeat_interleave(inputs.group, 1) for x in (inputs.k, inputs.v))
-        logits = inputs.q @ k.transpose(2, 3) * inputs.scaling
-        return torch.softmax(logits, -1) @ v
-
-    with attention_override(loaded, recent):
-        limited = generate(loaded, batch, output_logits=True, return_dict_in_generate=True)
-    assert torch.equal(plain.logits[0], limited.logits[0])
-    assert not torch.allclose(plain.logits[1], limited.logits[1], atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
@@ -137,7 +118,7 @@ def test_kernels_without_masks_are_refused():
         attention_override(loaded, lambda _: None).__enter__()
 
 
-@pytest.mark.parametrize("layers", [[3], [-4], [], [0, 0], [0.5], "01", [True]])
+@pytest.mark.parametrize("layers", [[3], [], [0, 0], [0.5], "01"])
 def test_layers_that_do_not_exist(layers):
     loaded = tiny_model("bert")
     with pytest.raises(InputError, match="layers"):

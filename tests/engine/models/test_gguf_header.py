@@ -65,7 +65,6 @@ def test_it_agrees_with_the_reader_of_gguf(tmp_path):
     ("entries", "tensors", "said"),
     [
         ([entry("x", LIST, (UINT32, 60_000_000, b""))], None, "60,000,000 values"),
-        ([entry("x", LIST, (FLOAT32, LISTED, b""))], None, "has no end"),
         ([entry("x", LIST, (STRING, LISTED, b""))], None, "has no end"),
         ([entry("x", LIST, (LIST, 1, b""))], None, "x is of type 9"),
         ([entry("x", UINT32, 1)] * 2, None, "it has x twice"),
@@ -99,18 +98,9 @@ def test_every_cut_is_refused(tmp_path):
             read_gguf_metadata(path)
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (
-            [entry("llama.block_count", UINT32, 2_000_000)],
-            "block_count is 2000000, but",
-        ),
-        ([entry("x", LIST, numbers(np.zeros(3_000_000)))], "3,000,000 values"),
-    ],
-)
-def test_headers_that_would_take_for_ever(more, said, tmp_path):
+def test_more_layers_than_tensors(tmp_path):
     path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_bytes([ARCHITECTURE, *more], TENSORS))
-    with pytest.raises(InputError, match=said):
+    layers = entry("llama.block_count", UINT32, 2_000_000)
+    path.write_bytes(gguf_bytes([ARCHITECTURE, layers], TENSORS))
+    with pytest.raises(InputError, match="block_count is 2000000, but"):
         load_model(str(path))

@@ -11,7 +11,6 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.engine.models import wrap_model
 from esscher.engine.text import Document, first_passages, passages, read_passages, read_text
-from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 
@@ -64,14 +63,10 @@ def test_documents_are_joined(bert):
     assert len(one) == 1
     assert one[0].text_tokens == 4
     parts = [Document("x", "the of", 0), Document("x", " and a", 1)]
+    assert next(passages(bert, read_text(["the \ud800 of"]), context=12)).text_tokens == 3
     digest = hashlib.sha256()
     assert next(passages(bert, parts, context=12, digest=digest)).text_tokens == 4
     assert digest.hexdigest() == hashlib.sha256(b"the of and a").hexdigest()
-
-
-def test_half_characters_do_not_stop_the_tokenizer(bert):
-    (passage,) = passages(bert, read_text(["the \ud800 of"]), context=12)
-    assert passage.text_tokens == 3
 
 
 def test_no_more_text_is_read_than_needed(bert):
@@ -90,13 +85,7 @@ def test_no_more_text_is_read_than_needed(bert):
 
 def test_tokens_are_rounded_up_to_whole_passages(bert):
     found = read_passages(bert, [words(100)], tokens=41, context=12)
-    assert len(found) == 5
-    assert found.text_tokens == 50
-    assert found[-1].number == 4
-    assert found.context == 12
-
-
-def test_a_text_that_is_too_short(bert):
+    assert (len(found), found.text_tokens, found[-1].number, found.context) == (5, 50, 4, 12)
     with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
         read_passages(bert, [words(25)], tokens=26, context=12)
     assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
@@ -116,30 +105,12 @@ def test_contexts_that_do_not_work(bert, context, message):
         passages(bert, read_text([SENTENCE]), context=context)
 
 
-def test_a_model_without_tokenizer():
+def test_tokenizers_that_do_not_work():
     with pytest.raises(InputError, match="there is no tokenizer"):
         passages(tiny_model("bert"), read_text([SENTENCE]), context=10)
-
-
-def test_a_tokenizer_of_another_model():
-    small = tiny_model("bert", vocab_size=20)
-    loaded = wrap_model(small.model, encoder_tokenizer())
+    loaded = wrap_model(tiny_model("bert", vocab_size=20).model, encoder_tokenizer())
     with pytest.raises(InputError, match="do not match"):
         list(passages(loaded, read_text([SENTENCE]), context=10))
-
-
-def test_minilm_tokens():
-    loaded = demo_model("demo:minilm")
-    found = read_passages(loaded, "demo:docs", tokens=5000, context=128)
-    assert {len(p.ids) for p in found} == {128}
-    assert all((p.ids[0], p.ids[-1]) == (101, 102) for p in found)
-    text = "".join(
-        d.text if not i or d.part else "\n\n" + d.text
-        for i, d in enumerate(read_text("demo:docs", limit_chars=60_000))
-    )
-    expected = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    body = np.concatenate([p.ids[1:-1] for p in found])
-    np.testing.assert_array_equal(body, expected[: len(body)])
 
 
 def test_defaults_are_what_the_text_has(bert):

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from esscher.math.laws import FiniteTokens, GaussianMixture, Laplace, Sphere
+from esscher.math.laws import GaussianMixture, Laplace, Sphere
 from esscher.math.laws.product import (
     langevin,
     langevin_derivative,
@@ -155,27 +155,3 @@ def test_mixture_at_large_tilts(covariances, t):
     between = mp.fsum(m * (c[0] - grad[0]) ** 2 for m, c in zip(masses, centres, strict=True))
     within = mp.fsum(m * d[0] for m, d in zip(masses, diagonals, strict=True))
     assert_relative(law.tilted_covariance(t)[0, 0], (between + within) / total, 1e-12)
-
-
-@pytest.mark.parametrize("norm", [1.0, 1e4, 1e6])
-def test_finite_tokens_with_large_logits(norm):
-    rng = np.random.default_rng(3)
-    tokens = rng.normal(size=(30, 3))
-    t = rng.normal(size=3)
-    # Two tokens that tie in the direction of the tilt up to 1/norm share the attention.
-    leader = tokens[np.argmax(tokens @ t)]
-    tokens = np.vstack([tokens, leader + t / (norm * (t @ t))])
-    t = t * norm
-    law = FiniteTokens(tokens)
-    exact_tokens = [[mp.mpf(float(v)) for v in token] for token in tokens]
-    logits = [
-        mp.fsum(v * mp.mpf(float(s)) for v, s in zip(x, t, strict=True)) for x in exact_tokens
-    ]
-    masses = [mp.exp(l) for l in logits]
-    total = mp.fsum(masses)
-    assert_relative(law.log_mgf(t), mp.log(total / len(tokens)), 1e-14)
-    # A logit of size L carries an absolute error of about L eps into the attention weights.
-    tolerance = 1e-13 + 1e-15 * float(max(abs(l) for l in logits))
-    for i in range(3):
-        mean = mp.fsum(m * x[i] for m, x in zip(masses, exact_tokens, strict=True)) / total
-        assert_relative(law.tilted_mean(t)[i], mean, tolerance)

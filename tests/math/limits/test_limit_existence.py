@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.math.heads import law_head, weight_head
+from esscher.math.heads import weight_head
 from esscher.math.laws import Laplace, StudentT
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
 
@@ -49,13 +49,6 @@ def test_laplace_fraction_is_one_when_intervals_do_not_meet_or_a_fixed_tilt_is_o
         found = limit_moments(head)
         assert isinstance(found, NoLimit)
         assert found.fraction == 1.0
-
-
-def test_a_tiny_laplace_fraction_keeps_its_digits():
-    found = limit_moments(law_head(Laplace(2), spectrum=[0.02, 0.02]))
-    assert isinstance(found, NoLimit)
-    single = np.exp(-1 / 0.01)  # A = M / Sigma with Sigma = 2
-    assert found.fraction == pytest.approx(2 * single, rel=1e-12)
 
 
 def test_laplace_with_a_full_matrix_is_sampled(within_errors):

@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from esscher.core.errors import InputError
 from esscher.math.heads import array_head, gaussian_head, law_head, weight_head
-from esscher.math.laws import Cube, FiniteTokens, Gaussian, GaussianMixture, Signs, Sphere
+from esscher.math.laws import Cube, FiniteTokens, Gaussian, Signs, Sphere
 from esscher.math.limits import limit_moments
 from esscher.math.limits.moments import block_moments
 
@@ -104,42 +104,6 @@ def test_cube_at_large_horizons_against_a_direct_integral(horizon):
     assert found.covariance_error.max() < 1e-12
 
 
-def test_cube_with_steps_at_different_places_of_one_column():
-    head = weight_head(
-        Cube(3),
-        query=[[300.0, 0, 0], [-40.0, 0, 0], [5.0, 0, 0]],
-        key=np.eye(3),
-        query_bias=[60.0, 20.0, 40.0],
-        scale=1.0,
-    )
-    exact = limit_moments(head)
-    assert exact.covariance_error.max() < 1e-12
-    # The midpoint rule with 2e5 points is good to (300 / 2e5)^2 and better.
-    x = np.zeros((200_000, 3))
-    x[:, 0] = 2 * (np.arange(200_000) + 0.5) / 200_000 - 1
-    outputs = head.limit_map(head.tokens(x).tilts)
-    np.testing.assert_allclose(exact.mean, outputs.mean(axis=0), rtol=1e-8)
-    np.testing.assert_allclose(exact.covariance, np.cov(outputs.T, bias=True), rtol=1e-7)
-
-
-def test_mixture_of_two_peaks_against_signs(within_errors):
-    """Narrow peaks at +-1 are a smeared sign: E Gamma^2 by a direct integral over the peak."""
-    width = 0.2
-    head = weight_head(
-        GaussianMixture([0.5, 0.5], [[1.0], [-1.0]], [[width**2]]),
-        query=[[1.5]],
-        key=[[1.0]],
-        scale=1.0,
-    )
-    noise, weights = np.polynomial.hermite_e.hermegauss(80)
-    t = 1.5 * (1.0 + width * noise)
-    exact = weights @ (np.tanh(t) + width**2 * t) ** 2 / weights.sum()
-    found = limit_moments(head, samples=40_000, seed=7)
-    within_errors(found.mean, 0.0, found.mean_error)
-    # Cov = E Gamma^2 - 0; the mean is subtracted in the estimate, which the error covers.
-    within_errors(found.covariance, exact, found.covariance_error)
-
-
 @pytest.fixture(scope="module")
 def arrays():
     rng = np.random.default_rng(8)
@@ -203,11 +167,6 @@ def _assert_unit_variance(scores):
     sums = np.sum(scores**2, axis=0)
     assert np.all(sums >= chi2.ppf(level, seeds)), sums / seeds
     assert np.all(sums <= chi2.isf(level, seeds)), sums / seeds
-
-
-def test_standard_errors_of_sampling_are_calibrated():
-    head = law_head(Cube(2), matrix=[[0.0, 1.5], [2.0, 0.0]], tau=[0.4, 0.0])
-    _assert_unit_variance(_z_scores(head, limit_moments(head), samples=1024, seeds=200))
 
 
 def test_standard_errors_with_the_finite_population_correction_are_calibrated(arrays):

@@ -43,16 +43,6 @@ def test_errors_are_what_they_say() -> None:
     assert run.map_square[0, 0] == pytest.approx(square)
 
 
-def test_population_queries_carry_no_noise_of_their_own() -> None:
-    """With many keys the error vanishes however few the queries are."""
-    head = esscher.gaussian_head(0.2, 1)
-    limit = np.zeros(1), np.array([[0.04]])
-    run = direct_errors(
-        head, [20_000], replicates=3, seed=0, queries="population", limit=limit, query_count=5
-    )
-    assert np.all(np.abs(run.mean) < 5 * 20_000**-0.5)
-
-
 def test_unknown_queries_are_refused() -> None:
     head = esscher.gaussian_head(0.2)
     with pytest.raises(esscher.InputError, match="queries"):

@@ -33,12 +33,6 @@ def share_covered(noise: str, replicates: int, summary: str, curves: int) -> flo
 
 
 @pytest.mark.parametrize("summary", ["mean", "median"])
-def test_the_short_cut_is_the_fit(summary: str) -> None:
-    errors = power_curve(0.4, 9, 3)
-    assert interval(errors, summary, 5) == fit_rate(errors, SIZES, summary=summary, seed=5).interval
-
-
-@pytest.mark.parametrize("summary", ["mean", "median"])
 @pytest.mark.parametrize(("noise", "replicates"), [("half-normal", 8), ("pareto", 16)])
 def test_coverage_with_few_replicates(noise: str, replicates: int, summary: str) -> None:
     """Four cells: 3 binomial standard errors each, around 92 to 98%, the range promised.

@@ -1,4 +1,4 @@
-"""Corrections for many tests, against published examples and simulation."""
+"""Means with intervals; corrections for many tests, against published examples and simulation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.math.statistics.intervals import discoveries, family_wise
+from esscher.math.statistics.intervals import (
+    discoveries,
+    exponentials,
+    family_wise,
+    mean_and_interval,
+)
 
 #: The 15 p-values of Benjamini and Hochberg (1995), section 3.2.
 THROMBOLYSIS = [
@@ -52,3 +57,16 @@ def test_tests_that_were_not_made_do_not_count():
 def test_bad_input():
     with pytest.raises(InputError, match="between 0 and 1"):
         discoveries([0.1, 1.5])
+
+
+def test_intervals_of_means():
+    values = np.array([[1.0, 0.2], [2.0, 0.9], [3.0, 0.4]])
+    found = mean_and_interval(values, 0.0, 1.0)
+    assert found.mean == (2.0, pytest.approx(0.5))
+    # Student's quantile with 2 degrees of freedom; cut at the range of the quantity
+    half = 4.302652729911275 * 1.0 / np.sqrt(3)
+    low, high = mean_and_interval(values).interval[0]
+    assert (low, high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+    assert found.interval[1] == (0.0, 1.0)
+    assert exponentials(np.log(values)).mean[0] == pytest.approx(6 ** (1 / 3))
+    assert mean_and_interval(values[:1]).interval == (None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 
 import numpy as np
 import pytest
@@ -121,10 +120,6 @@ def test_plot_of_bent_and_of_hardly_known_rates() -> None:
     shown = rows(one.plot(), "curve", "low")
     assert [row["error"] for row in shown] == pytest.approx(list(one.mean), rel=1e-5)
     assert all(row["low"] is None for row in shown)
-
-
-def test_rates_pickle(rate: Rate) -> None:
-    assert pickle.loads(pickle.dumps(rate)).to_dict() == rate.to_dict()
 
 
 def test_tokens_for_an_error(rate: Rate) -> None:

@@ -33,11 +33,3 @@ def test_means_are_those_of_the_drawn_replicates():
     drawn = random_stream(3, "rates mean", 9).multinomial(9, np.full(9, 1 / 9), size=RESAMPLES)
     found = resample(values, SIZES, "mean", 3).draws
     np.testing.assert_allclose(found, np.log(drawn @ values / 9), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("summary", ["mean", "median"])
-def test_a_curve_does_not_depend_on_those_before(summary):
-    first = resample(errors(9), SIZES, summary, 3).draws
-    resample(2 * errors(9), SIZES, summary, 3)
-    resample(errors(8), SIZES, summary, 3)
-    np.testing.assert_array_equal(resample(errors(9), SIZES, summary, 3).draws, first)

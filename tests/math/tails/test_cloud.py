@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from esscher.core.codec import Estimate, as_tree
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
-from esscher.math.tails import VERDICTS, Cloud, TailComparison, VarianceProxy, cloud_tails
+from esscher.math.tails import cloud_tails
 from esscher.math.tails.candidates import compare_thresholds
 from esscher.math.tails.cloud import logit_shape, norm_shape
 from esscher.math.tails.directions import QUICK
@@ -20,8 +20,6 @@ from esscher.math.tails.verdict import (
     OPEN,
     SUB_GAUSSIAN,
     UNDECIDED,
-    at_threshold,
-    judge,
     judge_thresholds,
 )
 from tests.math.tails.clouds import planted
@@ -99,74 +97,6 @@ def test_a_function_of_tokens_and_seed():
     assert cloud_tails(tokens, groups, seed=4, effort=QUICK).numbers != one
 
 
-def comparison(low, high, *, pareto=0.0):
-    return TailComparison(
-        share=0.1,
-        threshold=2.0,
-        exceedances=100,
-        groups=10,
-        tau=1.0,
-        tau_interval=(low, high),
-        k=0.1,
-        inflation=1.0,
-        level=0.95,
-        weights={},
-        gaussian_over_exponential=0.0,
-        criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
-    )
-
-
-def cloud(tail, *halves):
-    """A cloud of which only the comparisons matter."""
-    return Cloud(
-        tokens=1000,
-        passages=10,
-        kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
-        proxy=VarianceProxy(value=1.0, interval=(1.0, 1.0), reach=1.0, at=1.0, level=0.95),
-        tail=(tail,),
-        tail_halves=tuple((half,) for half in halves),
-        largest=4.0,
-        agreement=0.5,
-    )
-
-
-def test_verdict_at_one_threshold():
-    assert at_threshold(comparison(1.5, 3.0)) == SUB_GAUSSIAN
-    assert at_threshold(comparison(3.0, 9.0)) == SUB_GAUSSIAN
-    assert at_threshold(comparison(1.6, 1.9)) == SUB_GAUSSIAN  # within the margin
-    assert at_threshold(comparison(1.4, 3.0)) == UNDECIDED
-    assert at_threshold(comparison(1.1, 1.8)) == EXPONENTIAL
-    assert at_threshold(comparison(0.8, 1.8)) == OPEN
-    assert at_threshold(comparison(0.5, 0.9)) == NONE
-    assert at_threshold(comparison(0.5, 1.4, pareto=3.0)) == NONE
-
-
-def test_verdict_from_several_thresholds():
-    heavy, light, unsure = comparison(0.3, 0.8), comparison(4, 13), comparison(0.1, 5)
-    assert judge_thresholds([heavy, unsure]) == (NONE, 0)
-    assert judge_thresholds([heavy, light]) == (SUB_GAUSSIAN, 1)
-    # lighter further out, but not beyond uncertainty
-    assert judge_thresholds([heavy, comparison(0.7, 3.0)])[0] == NONE
-    assert judge_thresholds([light, heavy])[0] == NONE
-    assert judge_thresholds([unsure, unsure]) == (UNDECIDED, 0)
-    assert judge_thresholds([comparison(0.8, 1.8), comparison(0.3, 0.9)])[0] == NONE
-    assert judge_thresholds([comparison(1.1, 1.8), comparison(0.3, 0.9)])[0] == OPEN
-    assert set(VERDICTS) == {SUB_GAUSSIAN, EXPONENTIAL, OPEN, NONE, UNDECIDED}
-
-
-def test_a_verdict_is_what_both_halves_say():
-    heavy, light, unsure = comparison(0.3, 0.8), comparison(4, 13), comparison(0.1, 5)
-    assert judge(cloud(light, light, light)).verdict == SUB_GAUSSIAN
-    assert judge(cloud(heavy, heavy, heavy)).verdict == NONE
-    assert judge(cloud(heavy, heavy, comparison(0.8, 1.8))).verdict == OPEN
-    # two directions put together look heavier than each of them, and a half alone is not believed
-    for halves in ((light, heavy), (heavy, unsure), (unsure, light), (unsure, unsure), ()):
-        assert judge(cloud(heavy, *halves)).verdict == UNDECIDED
-    # the evidence shown is that of the half which has less of it
-    found = judge(cloud(light, light, comparison(1.9, 9.0)))
-    assert found.decided_by.tau_interval == (1.9, 9.0)
-
-
 @pytest.mark.parametrize("law", ["standard_normal", "laplace"])
 def test_fewer_tokens_leave_more_undecided_and_never_make_more_sub_gaussian(law):
     """40 samples of each size; S of 1,000 may exceed S of 8,000 by chance in 2 of 40 (p < 0.01)."""
@@ -197,7 +127,6 @@ def test_shapes_of_norms_and_logits():
     assert norms.interval[0] <= 0.25 <= norms.interval[1]
     logits = logit_shape(rng.standard_normal((8, 8)) @ heavy.T, groups)
     assert logits.interval[0] <= 0.25 <= logits.interval[1]
-    assert logits.queries == 8
     # embeddings of a text repeat: there is no tail of norms to fit
     tied = norm_shape(rng.standard_normal((3, 8))[rng.integers(3, size=600)], np.arange(600) // 60)
     assert tied.value is None

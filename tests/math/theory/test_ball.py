@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esscher.core.errors import InputError, UndefinedError
@@ -37,24 +36,6 @@ class TestBound:
         assert "says something from n = 10^4.0" in repr(ball_bound(1.0, 2.0))
         with pytest.raises(InputError, match="at least 1"):
             bound.at(0)
-
-    def test_expansion_behind_the_constant(self):
-        # The two process bounds, on tokens where everything is a finite sum: signs in d = 1.
-        # sup over |t| <= T of |Z_n - Z| is |mean| sinh(T), of |N_n - N| it is |mean| cosh(T).
-        rng = np.random.default_rng(0)
-        tilt, n = 1.3, 25
-        mean = np.abs(Signs(1).sample(n * 4000, rng).reshape(4000, n).mean(axis=1)).mean()
-        assert mean * math.sinh(tilt) < (math.exp(tilt) - 1) / math.sqrt(n)
-        assert mean * math.cosh(tilt) < math.exp(tilt) / math.sqrt(n)
-
-    @settings(max_examples=100, deadline=None)
-    @given(r=radii, tilt=radii, more=st.floats(1.001, 3.0), share=st.floats(0.0, 1.0))
-    def test_monotone(self, r, tilt, more, share):
-        here = ball_bound(r, tilt, share * r).log_constant
-        assert ball_bound(r * more, tilt, share * r * more).log_constant > here
-        assert ball_bound(r, tilt * more, share * r).log_constant > here
-        assert ball_bound(r, tilt).log_constant >= here
-        assert ball_bound(r, tilt, 0.0).log_constant <= here
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

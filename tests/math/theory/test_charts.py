@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import esscher
@@ -34,18 +33,6 @@ def test_errors_and_local_exponents(prediction, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_asymptotic_and_published_exponents_are_lines(prediction):
-    lines = panel_rows(prediction.plot(), 1, "at")
-    own = {row["curve"]: row["at"] for row in lines if "curve" in row}
-    wanted = {prediction.asymptotic(name) for name in prediction.curves}
-    assert sorted(own.values()) == pytest.approx(sorted(wanted), rel=1e-5)
-    published = {row["name"]: row["at"] for row in lines if row.get("name")}
-    assert published["published reference"] == pytest.approx(
-        prediction.exponents.paper_reference, rel=1e-5
-    )
-    assert published["published bound"] == pytest.approx(prediction.exponents.paper_bound, rel=1e-5)
-
-
 def test_simulated_errors_have_two_standard_errors(prediction):
     simulated = simulate(HEAD, [100, 1000], 40, seed=3)
     chart = prediction.plot(simulated=simulated, title="")
@@ -63,16 +50,6 @@ def test_the_burn_in_is_marked_if_it_lies_among_the_sizes(prediction):
     assert "burn-in" in texts(slow.plot())
     marks = [row["at"] for row in panel_rows(slow.plot(), 0, "at")]
     assert marks == [pytest.approx(slow.burn_in, rel=1e-5)]
-
-
-@pytest.mark.parametrize("sizes", [[100], [100, 1000]])
-def test_few_sizes(sizes, capfd):
-    few = esscher.predict(HEAD, sizes)
-    chart = few.plot()
-    assert len(chart.to_dict()["concat"]) == len(sizes)
-    assert np.all([row["error"] > 0 for row in panel_rows(chart, 0, "error")])
-    assert chart._repr_svg_().startswith("<svg")
-    assert capfd.readouterr().err == ""
 
 
 def test_without_curves_there_is_nothing_to_draw():

@@ -9,12 +9,10 @@ import pytest
 
 from esscher.math.theory.cloud import cloud_errors
 from esscher.math.theory.cloud_pass import (
-    Calibrated,
     CloudHead,
     CloudPass,
     Effort,
     choose,
-    near_order,
 )
 
 #: Trapezoidal rule, cuts and single precision leave about this much of the errors.
@@ -57,7 +55,7 @@ def test_tiny_clouds_are_whole(enumerated):
     head, found, _ = enumerated
     assert set(found.rows) == set(range(len(head.outputs)))
     assert list(found.z.chances) == [1.0] * 4
-    assert list(found.chosen_pairs.weights[0]) == [1.0] * 3
+    assert list(found.pair_sample.weights[0]) == [1.0] * 3
 
 
 def test_map_error_is_exact(enumerated):
@@ -111,7 +109,7 @@ def test_influence_of_a_token_is_exact(enumerated):
     a, b = found.pairs
     if found.tokens:  # what attending 3 instead of all tokens changes in a token's own output
         first = np.array([int(np.flatnonzero(found.rows == z)[0]) for z in range(4)])
-        phi += (found.mean + found.mean_shift())[first, 0]
+        phi += (found.mean + found.mean_shift)[first, 0]
         along += found.products[first, 0]
     wanted, products = np.zeros((4, 2)), np.zeros((4, len(a)))
     for s, out in samples.items():
@@ -206,21 +204,6 @@ def test_standard_errors():
         assert np.abs(scores).max() < 6, metric
 
 
-def test_more_queries_take_noise_off():
-    """The same expectation with a smaller spread over seeds."""
-    head, _ = made(300, 6, 0.35, 4)
-    spreads, levels = [], []
-    for more in (0, 240):
-        effort = Effort(queries=64, groups=8, tokens=300, pairs=21, more=more)
-        squares = [
-            cloud_errors(head, [512], effort=effort, seed=seed).cov.square[0] for seed in range(24)
-        ]
-        spreads.append(np.std(squares, ddof=1))
-        levels.append(np.mean(squares))
-    assert spreads[1] < 0.7 * spreads[0]
-    assert abs(levels[1] - levels[0]) < 4 * np.hypot(*spreads) / np.sqrt(24)
-
-
 def test_slopes():
     head, _ = made(300, 3, 0.3, 5)
     found = cloud_errors(head, [50, 100, 200, 400], seed=0).mean
@@ -275,7 +258,7 @@ def test_a_guess_makes_sums_better():
     plain, better, scores = [], [], []
     for _ in range(300):
         chosen = choose(guess.sum(axis=1), 40, rng)
-        mine, known = values[chosen.members], Calibrated.of(chosen, guess)
+        mine, known = values[chosen.members], chosen.calibrated(guess)
         plain.append(chosen.total(mine))
         better.append(np.einsum("km,mk->k", known.weights, mine))
         error = np.sqrt(np.diag(known.covariance(mine)))
@@ -283,11 +266,3 @@ def test_a_guess_makes_sums_better():
     assert np.all(np.std(better, axis=0) < 0.5 * np.std(plain, axis=0))
     # a ratio has a bias, which is small against its spread
     assert 0.8 < np.sqrt(np.mean(np.square(scores))) < 1.3
-
-
-def test_near_order_is_an_order():
-    points = np.random.default_rng(1).standard_normal((257, 3))
-    order = near_order(points)
-    assert sorted(order) == list(range(257))
-    near = np.linalg.norm(np.diff(points[order], axis=0), axis=1).mean()
-    assert near < 0.7 * np.linalg.norm(np.diff(points, axis=0), axis=1).mean()

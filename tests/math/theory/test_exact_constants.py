@@ -7,7 +7,6 @@ import pytest
 
 import esscher
 from esscher.core.validation import Array
-from tests.math.theory.simulation import simulate
 
 
 def page_formula(m: Array, tau: Array, queries: str) -> Array:
@@ -113,52 +112,6 @@ def test_constants_are_the_variance_of_the_linear_part(name: str, queries: str) 
         error = sample.std() / np.sqrt(count)
         assert error < 0.05 * exact  # the comparison means something
         assert abs(sample.mean() - exact) < 4 * error
-
-
-CASES = {
-    "d=1": {"spectrum": [0.5]},
-    "d=1 negative": {"spectrum": [-0.5]},
-    "d=1 tau": {"spectrum": [0.3], "tau": 0.4},
-    "d=3 symmetric": {"matrix": [[0.3, 0.1, 0.0], [0.1, 0.2, -0.1], [0.0, -0.1, 0.25]]},
-    "d=3 non-symmetric": {
-        "matrix": [[0.0, 0.4, 0.0], [0.0, 0.1, 0.2], [-0.3, 0.0, 0.0]],
-        "tau": [0.2, 0.0, -0.2],
-    },
-    "d=3 negative definite": {"spectrum": [-0.4, -0.3, -0.2]},
-    "d=8": {"spectrum": [0.35] * 8},
-    "d=8 negative definite": {"spectrum": [-0.3] * 8, "tau": 0.3},
-}
-
-
-@pytest.mark.parametrize("name", list(CASES))
-def test_constants_against_attention_itself(name: str) -> None:
-    """n E|error|^2 by direct simulation at n = 500, within Monte Carlo error.
-
-    At these horizons the constants are reached to about 2% at n = 500 (the exact finite-n
-    projection says how closely), well below the Monte Carlo error of 300 replicates.
-    """
-    head = esscher.gaussian_head(**CASES[name])  # type: ignore[arg-type]
-    n, replicates = 500, 300
-    run = simulate(head, [n], replicates)
-    error = n * np.sum(run.mean[:, 0] ** 2, axis=1)
-    exact = esscher.theory.mean_constant(head, "tokens").squared
-    assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + 0.02 * exact
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("queries", ["tokens", "population"])
-@pytest.mark.parametrize("h", [0.3, 0.5, -0.5])
-def test_covariance_constant_against_attention_itself(h: float, queries: str) -> None:
-    head = esscher.gaussian_head(spectrum=[h] * 2)
-    n, replicates = 3000, 200
-    count = None if queries == "tokens" else 4000
-    run = simulate(head, [n], replicates, queries=queries, query_count=count)
-    error = n * np.sum(run.cov[:, 0] ** 2, axis=(1, 2))
-    exact = esscher.theory.cov_constant(head, queries)
-    slack = abs(
-        n * esscher.theory.moment_curves(head, [n], queries)["cov_rms"].error[0] ** 2 - exact
-    )
-    assert abs(error.mean() - exact) < 3.5 * error.std() / np.sqrt(replicates) + slack
 
 
 def test_there_is_no_constant_beyond_the_parametric_regime() -> None:

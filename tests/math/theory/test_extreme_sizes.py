@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mpmath as mp
 import numpy as np
 import pytest
 
 import esscher
-from esscher.math.coupling import Coupling
 from esscher.math.theory.exact_constants import radial_gap
-from esscher.math.theory.gaussian_moments import _influence
-from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 from esscher.theory import map_curve, mean_constant, moment_curves
 
 SLOW = pytest.mark.slow
@@ -95,53 +90,3 @@ def test_an_error_does_not_depend_on_the_other_sizes() -> None:
     alone = map_curve(head, [1000], "tokens").error[0]
     # 1e-5 is the accuracy of the rule over directions
     assert map_curve(head, [1000, 1e30], "tokens").error[0] == pytest.approx(alone, rel=2e-5)
-
-
-@SLOW
-@pytest.mark.parametrize(("dim", "s", "r", "n"), [(30, 11.0, 6.0, 1e27), (200, 13.0, 14.0, 1e24)])
-def test_influence_of_a_token_in_high_precision(
-    monkeypatch: pytest.MonkeyPatch, dim: int, s: float, r: float, n: float
-) -> None:
-    """At one strength of the tilt and one norm of the token, with 60 digits."""
-    rule = TiltRule(np.array([s]), np.ones(1), np.ones(1), np.ones(1))
-    monkeypatch.setattr(TiltLaw, "rule", lambda *_: rule)
-    coupling: Coupling = esscher.gaussian_head(1.0, dim).coupling
-    found = _influence(coupling, 1.0, np.array([n]), np.array([r]), "population")[0]
-    assert float(found[0, 0]) == pytest.approx(_influence_by_hand(dim, s, r, n), rel=1e-3)
-
-
-def _influence_by_hand(dim: int, s: float, r: float, n: float) -> float:
-    """Component along a token of ``E[Gamma_n - s u]`` given it, plain sums of 60 digits."""
-    with mp.workdps(60):
-        step = mp.mpf("0.4")  # of ln lambda and of s x
-        h = step / s
-        x = [h * k for k in range(int(-14 * s / step), int(28 * s / step))]
-        density = [mp.exp(-t * t / 2) * h / mp.sqrt(2 * mp.pi) for t in x]
-        pull = [p * (t - s) for p, t in zip(density, x, strict=True)]
-        first = int((s * s / 2 - 17 * s) / step)
-        ell = [step * k for k in range(first, int((s * s / 2 + 10 * s + 4) / step))]
-        # lambda w depends on the sum of ln lambda and s x only
-        z = [
-            mp.exp(ell[0] + s * x[0] - mp.mpf(s) ** 2 / 2 + step * k)
-            for k in range(len(ell) + len(x))
-        ]
-        plain = [mp.exp(-t) if t < 2000 else mp.mpf(0) for t in z]
-        heavy = [t * e for t, e in zip(z, plain, strict=True)]
-        key, rest = [], []
-        for i in range(len(ell)):
-            phi = mp.fdot(density, plain[i : i + len(x)])
-            y = mp.fdot(pull, heavy[i : i + len(x)])
-            key.append(step * phi ** (mp.mpf(n) - 1))
-            rest.append(step * (mp.mpf(n) - 1) * y * phi ** (mp.mpf(n) - 2))
-        used = [i for i in range(len(ell)) if key[i] > mp.mpf(10) ** -60]
-        angles = [mp.pi * (k + mp.mpf(1) / 2) / 500 for k in range(500)]
-        masses = [mp.sin(t) ** (dim - 2) for t in angles]
-        total: Any = mp.mpf(0)
-        for angle, mass in zip(angles, masses, strict=True):
-            c = mp.cos(angle)
-            for i in used:
-                w = mp.exp(ell[i] + s * r * c - mp.mpf(s) ** 2 / 2)
-                if w < 2000:
-                    e = mp.exp(-w)
-                    total += mass * e * (w * key[i] * (r - s * c) + c * rest[i])
-        return float(total / mp.fsum(masses))

@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import esscher
 from esscher.math.theory.cloud import largest_size, law_curves
-
-
-def simulated(head, n, replicates, mean, covariance, limit, seed=0):
-    """Squared errors of map, mean and covariance, and their standard errors."""
-    rng = np.random.default_rng([seed, n])
-    rows = []
-    for _ in range(replicates):
-        tokens = head.sample(n, rng)
-        logits = tokens.tilts @ tokens.keys.T
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        out = weights @ tokens.values / weights.sum(axis=1, keepdims=True)
-        gap = np.cov(out.T, bias=True) - covariance
-        rows.append(
-            [
-                np.mean(np.sum((out - limit(tokens)) ** 2, axis=1)),
-                np.sum((out.mean(axis=0) - mean) ** 2),
-                np.sum(gap**2),
-            ]
-        )
-    return np.mean(rows, axis=0), np.std(rows, axis=0) / np.sqrt(replicates)
+from tests.math.theory.simulation import simulate
 
 
 def test_signs():
@@ -35,17 +15,19 @@ def test_signs():
     head = esscher.law_head(esscher.laws.Signs(d), horizon=h)
     sizes = np.array([64.0, 256.0])
     curves = law_curves(head, sizes, "tokens", seed=0)
-    level = np.tanh(h)
-    for i, n in enumerate((64, 256)):
-        square, noise = simulated(
-            head, n, 300, np.zeros(d), level**2 * np.eye(d), lambda tokens: level * tokens.keys
-        )
-        for k, name in enumerate(("map", "mean_rms", "cov_rms")):
-            curve = curves[name]
-            own = 2 * curve.error[i] * curve.standard_error[i]
-            # 5%: what first order neglects at n = 64
-            bar = 4 * np.hypot(noise[k], own) + 0.05 * square[k]
-            assert abs(curve.error[i] ** 2 - square[k]) < bar, (name, n)
+    run = simulate(head, [64, 256], 300)
+    squares = {
+        "map": run.map_square,
+        "mean_rms": np.sum(run.mean**2, axis=2),
+        "cov_rms": np.sum(run.cov**2, axis=(2, 3)),
+    }
+    for name, sample in squares.items():
+        curve = curves[name]
+        square, noise = sample.mean(axis=0), sample.std(axis=0) / np.sqrt(300)
+        own = 2 * curve.error * curve.standard_error
+        # 5%: what first order neglects at n = 64
+        bar = 4 * np.hypot(noise, own) + 0.05 * square
+        assert np.all(np.abs(curve.error**2 - square) < bar), name
 
 
 def test_captured_tokens_are_their_own_cloud():
@@ -59,16 +41,6 @@ def test_captured_tokens_are_their_own_cloud():
     assert "falls like n^-" in prediction.headline
 
 
-def test_population_queries():
-    head = esscher.law_head(esscher.laws.Signs(2), horizon=0.5)
-    tokens, population = (
-        law_curves(head, np.array([64.0]), queries, seed=0)["map"].error[0]
-        for queries in ("tokens", "population")
-    )
-    # a query's own key pulls the output towards itself
-    assert tokens != pytest.approx(population, rel=1e-3)
-
-
 def test_large_sizes_are_left_out():
     head = esscher.law_head(esscher.laws.Signs(2), horizon=0.5)
     prediction = esscher.predict(head, [64, 1e6], moments=False)
@@ -76,27 +48,3 @@ def test_large_sizes_are_left_out():
     assert any("larger sizes are left out" in note for note in prediction.notes)
     nothing = esscher.predict(head, [1e6])
     assert nothing.curves == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "head",
-    [
-        esscher.law_head(esscher.laws.Signs(3), horizon=0.8),
-        esscher.law_head(esscher.laws.Sphere(4), horizon=1.0),
-    ],
-    ids=["signs", "sphere"],
-)
-def test_standard_errors_over_seeds(head):
-    """Intervals of 1.96 standard errors around 20 estimates, whose mean is the truth to 1/5 of one.
-
-    At 95% fewer than 15 of 20 hold it with probability 3e-4.
-    """
-    curves = [law_curves(head, np.array([64.0]), "tokens", seed=1000 * seed) for seed in range(20)]
-    for name in ("map", "mean_rms", "cov_rms"):
-        values = np.array([found[name].error[0] for found in curves])
-        errors = np.array([found[name].standard_error[0] for found in curves])
-        inside = np.abs(values - values.mean()) < 1.96 * errors
-        assert inside.sum() >= 15, name
-        # and they are not far too wide
-        assert np.median(errors) < 4 * values.std(ddof=1), name

@@ -46,19 +46,6 @@ def test_exponents_are_continuous_where_the_regime_changes() -> None:
         assert below == pytest.approx(above, abs=1e-8)
 
 
-def test_no_digits_are_lost_at_large_horizons() -> None:
-    assert esscher.exponents(1e9).map_rms == pytest.approx(0.5e-18, rel=1e-12)
-    assert esscher.exponents(1e9).mean_rms == pytest.approx(1e-18, rel=1e-12)
-
-
-def test_the_bound_takes_the_coupling_of_either_convention() -> None:
-    head = esscher.weight_head(
-        esscher.laws.Gaussian(covariance=np.diag([2.0, 0.5])), query=[[0.3, 0.1]], key=[[0.2, 0.9]]
-    )
-    one_sided = esscher.exponents(head.horizon, psi=head.psi("one-sided"))
-    assert one_sided.paper_bound < esscher.exponents(head.horizon).paper_bound
-
-
 @pytest.mark.parametrize("h", [-1.0, float("nan"), float("inf")])
 def test_bad_horizons_are_refused(h: float) -> None:
     with pytest.raises(esscher.InputError, match="horizon"):

@@ -30,9 +30,3 @@ def test_averages():
     x[0, 0], x[-1, -1] = grid[0], grid[-1]
     expected = np.einsum("kp,rpc->krc", masses, CubicSpline(grid, values)(x))
     np.testing.assert_allclose(Spline(grid, values).averages(x, masses), expected, atol=1e-12)
-
-
-def test_cubics_are_exact():
-    grid = np.array([0.0, 0.3, 1.0, 1.1, 2.5])
-    x = np.linspace(0, 2.5, 33)
-    np.testing.assert_allclose(Spline(grid, grid**3 - grid)(x), x**3 - x, atol=1e-13)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from msgspec import structs
 
+import esscher
 from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
 from esscher.studies.context.charts import CHANGES, DRAWINGS
@@ -44,19 +45,6 @@ def test_shares_are_of_heads_that_are_done(found, name):
     }
 
 
-def test_lengths_are_those_of_the_heads_and_marks_say_which_are_none(found):
-    for name, number in (("lengths", 0), ("context", 1), ("explorer", 0)):
-        chart = draw(DRAWINGS, found, name)
-        shown = {
-            (row["layer"], row["head"]): row["length"]
-            for row in panel_rows(chart, number, "length")
-        }
-        assert shown == {(head.layer, head.head): head.length for head in found.heads}
-        written = texts(chart)
-        assert (written.count("×"), written.count("→")) == (1, 1)
-        assert any("×: still changing at 256; →: extrapolated" in text for text in written)
-
-
 def test_curves_are_what_is_still_to_come(found):
     chart = draw(DRAWINGS, found, "curves", heads=[(0, 1), (1, 1), (1, 3)])
     names = [
@@ -87,17 +75,6 @@ def test_curves_are_what_is_still_to_come(found):
         (row["head"], row["context"]) for row in panel_rows(chart, 0, "head") if "line" not in row
     ]
     assert done == [(names[0], 52), (names[2], 900)]
-
-
-def test_six_heads_from_the_shortest_to_the_longest_unless_some_are_chosen(found):
-    shown = panel_rows(draw(DRAWINGS, found, "curves"), 0, "line")
-    names = list(dict.fromkeys(row["head"].split(":")[0] for row in shown))
-    assert len(names) == 6
-    assert (names[0], names[-1]) == ("head 0.0", "head 1.1")
-    with pytest.raises(InputError, match=r"no head 3\.0"):
-        draw(DRAWINGS, found, "curves", heads=[(3, 0)])
-    with pytest.raises(InputError, match="takes no heads; that is for explorer, curves"):
-        draw(DRAWINGS, found, "lengths", heads=[(0, 0)])
 
 
 def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(found):
@@ -134,13 +111,7 @@ def test_nothing_is_offered_before_a_passage_is_complete(found):
         draw(DRAWINGS, empty)
 
 
-def test_heads_that_are_all_open_or_all_alike_are_drawn(found, capfd):
-    one = found.head(1, 1)
-    for head in (
-        one,
-        structs.replace(one, interval=(None, None)),
-        structs.replace(found.head(0, 0), rest=(0.0,) * 4),
-    ):
-        for name in ("context", "explorer", "curves"):
-            assert texts(draw(DRAWINGS, replace(found, heads=(head,)), name))
-    assert capfd.readouterr().err == ""
+def test_names_in_the_report_are_text(found, tmp_path):
+    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
+    assert "<b> &" not in text
+    assert html.escape("<b> & \\frac", quote=False) in text

@@ -1,4 +1,4 @@
-"""Small results: a Gaussian stack, and a model and a text with hostile names."""
+"""Small results: a Gaussian stack, and a model and a text with hostile names; a passage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import pytest
 
 import esscher
 from esscher.engine.models import wrap_model
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from esscher.engine.text import passages, read_text
+from esscher.studies.deep.sampling import SampledPassage
+from tests.engine.models.folders import (
+    WORDS,
+    decoder_tokenizer,
+    encoder_tokenizer,
+    tiny,
+    words,
+)
 from tests.engine.models.tiny import tiny_model
 
 #: What a tag, a formula or a broken file could be made of.
@@ -22,11 +30,6 @@ def sampled(name, **options):
     loaded = wrap_model(model.model, tokenizer, name=HOSTILE)
     options = {"context": 48, "passages": 2, "draws": 2, "sizes": [4, 10, 28]} | options
     return esscher.deep(loaded, text, **options)
-
-
-@pytest.fixture(scope="package")
-def hostile():
-    return HOSTILE
 
 
 @pytest.fixture(scope="package")
@@ -49,3 +52,15 @@ def decoder():
 def encoder():
     """One size, one way of drawing keys, no terciles."""
     return sampled("bert", sizes=[10], keys="shared", terciles="none")
+
+
+@pytest.fixture(scope="package")
+def reader_of():
+    """The first passage of a text of 200 words, by the name of a tiny model."""
+
+    def read(name, context=60):
+        loaded = tiny(name)
+        passage = next(passages(loaded, read_text([words(200)]), context=context))
+        return SampledPassage(loaded, passage)
+
+    return read

@@ -13,15 +13,13 @@ from esscher.core.streams import random_stream
 from esscher.engine.models import LayerInputs, wrap_model
 from esscher.engine.text import passages, read_text
 from esscher.studies.deep.sampling import (
-    KeyDraws,
-    KeySample,
     SampledPassage,
+    draw_keys,
     log_weights,
     sampled_attention,
 )
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import HOOKED, tiny_model, transformers
-from tests.studies.deep.readers import reader_of
 
 NAMES = (
     "bert",
@@ -66,32 +64,23 @@ def random_layer(queries, keys, dim=4, seed=0, strength=0.5, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_keys_drawn_is_the_dense_model(name):
+def test_all_keys_drawn_is_the_dense_model(name, reader_of):
     reader = reader_of(name)
-    dense = reader.read(lambda inputs: None)
-    keys = KeyDraws(reader.certain, 0, 0, "independent", 0)
-    everything = reader.eligible
-    again = reader.read(lambda i: sampled_attention(i, keys.sample(i.layer, everything)))
-    half = reader.read(lambda i: sampled_attention(i, keys.sample(i.layer, everything // 2)))
+    certain, dense = torch.from_numpy(reader.certain), reader.dense
+
+    def sampled(n):
+        def attend(inputs):
+            drawn = draw_keys(reader.certain, 0, 0, "independent", 0, inputs.layer, n)
+            return sampled_attention(inputs, certain, drawn)
+
+        return reader.read(attend)
+
+    everything = int((~reader.certain).sum())
+    again, half = sampled(everything), sampled(everything // 2)
     for a, b, c in zip(dense.residual, again.residual, half.residual, strict=True):
         assert (a - b).norm() < 1e-5 * a.norm()
         assert (a - c).norm() > 1e-3 * a.norm()
     assert torch.allclose(dense.end, again.end, atol=1e-3 * float(dense.end.abs().max()))
-
-
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2", "mistral"])
-def test_prefix_and_queries_are_the_model_in_one_go(name):
-    reader = reader_of(name)
-    found = reader.read(lambda inputs: None)
-    ids = torch.from_numpy(reader.passage.ids)[None]
-    with torch.no_grad():
-        logits = reader.loaded.model(input_ids=ids, use_cache=False).logits[0]
-    at = reader.prefix + reader.positions
-    expected = torch.log_softmax(logits[at].float(), dim=-1)
-    assert torch.allclose(found.end, expected, atol=1e-3)
-    assert reader.next_tokens.equal(ids[0, at + 1])
-    assert int(at.max()) == len(reader.passage.ids) - 2
-    assert len(found.residual[0]) == len(reader.passage.ids) - reader.prefix
 
 
 @pytest.mark.parametrize(
@@ -112,7 +101,7 @@ def test_weights_are_unbiased_over_all_samples(options):
     for chosen in combinations(eligible, 3):
         drawn = torch.zeros(8, dtype=torch.bool)
         drawn[list(chosen)] = True
-        weights = log_weights(inputs, seen, KeySample(certain, drawn), slice(None))
+        weights = log_weights(inputs, seen, certain, drawn, slice(None))
         mass = torch.exp(logits + weights)
         totals.append(mass.sum(-1))
         outputs.append(mass @ value)
@@ -153,8 +142,8 @@ def test_the_error_is_that_of_the_formula():
     total = prefix - 1
     squares = []
     for draw in range(400):
-        sample = KeyDraws(certain, 0, 0, "shared", draw).sample(0, n)
-        found = sampled_attention(inputs, sample).double()
+        drawn = draw_keys(certain, 0, 0, "shared", draw, 0, n)
+        found = sampled_attention(inputs, torch.from_numpy(certain), drawn).double()
         squares.append((found - dense).square().sum(-1)[0].numpy())
     squares = np.array(squares)
     for head in range(2):
@@ -174,27 +163,28 @@ def test_the_error_is_that_of_the_formula():
 def test_samples_are_nested_and_modes_differ():
     certain = np.zeros(50, bool)
     certain[[0, 49]] = True
-    for mode in ("independent", "shared"):
-        draws = KeyDraws(certain, 3, 1, mode, 0)
-        small, large = draws.sample(2, 5).drawn, draws.sample(2, 20).drawn
-        assert small.sum() == 5
-        assert large.sum() == 20
+    for way in ("independent", "shared"):
+
+        def drawn(n, layer=2, passage=1, draw=0, way=way):
+            return draw_keys(certain, 3, passage, way, draw, layer, n)
+
+        small, large = drawn(5), drawn(20)
+        assert (small.sum(), large.sum()) == (5, 20)
         assert torch.all(large[small])
         assert not large[torch.from_numpy(certain)].any()
-        assert draws.sample(2, 20).drawn.equal(large)
-        assert draws.sample(3, 20).drawn.equal(large) == (mode == "shared")
-        assert not KeyDraws(certain, 3, 1, mode, 1).sample(2, 20).drawn.equal(large)
-        assert not KeyDraws(certain, 3, 2, mode, 0).sample(2, 20).drawn.equal(large)
+        assert drawn(20).equal(large)
+        assert drawn(20, layer=3).equal(large) == (way == "shared")
+        assert not drawn(20, draw=1).equal(large)
+        assert not drawn(20, passage=2).equal(large)
 
 
 def test_heads_that_are_not_sampled_stay_dense():
-    inputs = random_layer(10, 10)
-    certain = np.zeros(10, bool)
-    sample = KeyDraws(certain, 0, 0, "shared", 0).sample(0, 3)
-    found = sampled_attention(inputs, sample, heads=[1])
+    inputs, certain = random_layer(10, 10), torch.zeros(10, dtype=torch.bool)
+    drawn = draw_keys(certain.numpy(), 0, 0, "shared", 0, 0, 3)
+    found = sampled_attention(inputs, certain, drawn, heads=[1])
     assert torch.equal(found[0, 0], inputs.own()[0, 0])
     assert not torch.allclose(found[0, 1], inputs.own()[0, 1], atol=1e-3)
-    assert torch.equal(found[0, 1], sampled_attention(inputs, sample)[0, 1])
+    assert torch.equal(found[0, 1], sampled_attention(inputs, certain, drawn)[0, 1])
 
 
 def test_models_that_cannot_be_measured():

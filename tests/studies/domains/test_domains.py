@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import shutil
 from dataclasses import replace
 
@@ -15,18 +14,15 @@ import esscher
 import esscher.studies.domains.measure as running
 from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.math.statistics.intervals import discoveries
 from esscher.runs.folder import Cell
 from esscher.runs.report import page_of
 from esscher.show.content import draw
 from esscher.studies.domains import Domains, domains
 from esscher.studies.domains.charts import DRAWINGS, MAIN
-from esscher.studies.domains.compare import permutation_p
 from esscher.studies.domains.measure import block_passages, cut_blocks, read_corpora
 from esscher.studies.domains.result import STATISTICS
 from esscher.studies.domains.study import DomainsStudy
 from esscher.studies.domains.view import summary
-from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, tiny
 from tests.engine.models.tiny import tiny_model
 from tests.runs.made import make
@@ -177,26 +173,6 @@ def test_other_words_differ_and_the_same_words_do_not():
     assert other.corpora[1].distinct == pytest.approx(9 / 120)
 
 
-def test_heads_of_exchangeable_blocks_are_not_called_different():
-    """Blocks of one text, dealt to two corpora at random, 200 times: false alarms stay rare."""
-    text = THREE["one"][0].splitlines()
-    halves = {"one": ["\n".join(text[:200])], "two": ["\n".join(text[200:])]}
-    options = {"blocks": 6, "block_tokens": 60, "context": 62, "layers": [0, 1]}
-    result = domains(tiny("bert"), halves, **options)
-    numbers = np.array(result.numbers["tokens"], dtype=np.float64).transpose(2, 0, 1)
-    blocks = STATISTICS["tokens"].forward(numbers).reshape(len(numbers), -1)
-    rng = np.random.default_rng(3)
-    alarms, share = 0, []
-    for _ in range(200):
-        dealt = blocks[:, rng.permutation(12)].reshape(-1, 2, 6)
-        differs = discoveries(permutation_p(dealt, 0)) <= 0.05
-        alarms += bool(differs.any())
-        share.append(differs.mean())
-    assert np.mean(share) <= 0.05
-    # that any head differs is a false alarm, too: at most 5%, with three standard errors
-    assert alarms / 200 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 200)
-
-
 def test_a_statistic_that_is_the_same_everywhere_is_left_out():
     # no delimiters at all: the share is 0 in every block
     tokenizer = decoder_tokenizer(begin=False)
@@ -307,15 +283,11 @@ def test_numbers_that_do_not_exist_are_left_out(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"blocks": 2}, "at least 3"),
         ({"blocks": 3, "fdr": 0.001}, "give more blocks, or more corpora"),
         ({"block_tokens": 10}, "at least 48"),
         ({"context": 500}, "at most 80"),
         ({"mode": "context", "block_tokens": 50}, "do not hold a passage"),
-        ({"mode": "else"}, "one of pooled, context"),
-        ({"fdr": 0}, "fdr is 0; it must be a number above 0"),
         ({"fdr": 5}, r"did you mean 0\.05"),
-        ({"layers": [7]}, "layers contains 7"),
         ({"blocks": 60}, "4,000 tokens"),
     ],
 )
@@ -323,14 +295,6 @@ def test_bad_input(options, words, tmp_path):
     with pytest.raises(InputError, match=words):
         domains(tiny("bert"), THREE, out=tmp_path / "run", **(POOLED | options))
     assert not (tmp_path / "run").exists()
-
-
-def test_the_real_encoder():
-    corpora = {"prose": "demo:docs", "code": "demo:code"}
-    options = {"blocks": 6, "block_tokens": 200, "context": 210}
-    result = domains(demo_model("demo:minilm"), corpora, layers=[0], heads=[0, 5], **options)
-    assert result.complete
-    assert result.units == ((0, 0), (0, 5))
 
 
 # -- what is shown

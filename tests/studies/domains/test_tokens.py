@@ -7,7 +7,7 @@ import pytest
 
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.math.coupling import CoupledMoments
-from esscher.math.theory.cloud_table import MapErrors
+from esscher.math.theory.cloud_table import map_errors
 from esscher.studies.domains.measure import tokens_for
 
 
@@ -37,7 +37,7 @@ def head(strength, tokens=160, d=6, seed=0, values=None):
 def exact_error(numbers, n):
     """Relative map error at n tokens, from all queries."""
     logits = numbers.tilts @ numbers.keys.T
-    squares = MapErrors(logits, numbers.values, numbers.outputs, n, n)(np.array([n]))
+    squares = map_errors(logits, numbers.values, numbers.outputs, n, n)(np.array([n]))
     return np.sqrt(squares.mean()) / numbers.norm
 
 

@@ -187,7 +187,7 @@ def test_figures_are_drawn(tmp_path):
 def test_every_key_once_is_dense_attention():
     """Keys drawn with replacement are weighted by how often they were drawn."""
     from esscher.engine.models.capture import run_captured
-    from esscher.studies.deep.sampling import KeySample, sampled_attention
+    from esscher.studies.deep.sampling import sampled_attention
     from tests.engine.models.tiny import tiny_model
 
     loaded = tiny_model("bert")
@@ -197,13 +197,12 @@ def test_every_key_once_is_dense_attention():
     certain = torch.zeros(20, dtype=torch.bool)
     certain[0] = True
     for times in (1, 3):
-        sample = KeySample(certain, torch.where(certain, 0, times))
-        found = sampled_attention(captures[0], sample)
+        found = sampled_attention(captures[0], certain, torch.where(certain, 0, times))
         torch.testing.assert_close(found, captures[0].own(), rtol=1e-4, atol=1e-5)
     # twice as often is twice the weight
     times = torch.where(certain, 0, 1)
     times[5] += 1
-    found = sampled_attention(captures[0], KeySample(certain, times))
+    found = sampled_attention(captures[0], certain, times)
     logits = captures[0].logits(0, 0)
     weights = logits.exp()
     in_class = torch.ones(20, 20, dtype=torch.bool) & ~certain & ~torch.eye(20, dtype=torch.bool)

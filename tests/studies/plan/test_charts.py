@@ -12,15 +12,13 @@ from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
 from esscher.studies.plan.charts import (
     BANDED,
-    COLOURS,
     DRAWINGS,
     ERRORS,
     KEY_HEAD,
     MEASURES,
-    shown_first,
 )
 from esscher.studies.plan.view import name_of
-from tests.show.drawn import panel_rows, rows, texts
+from tests.show.drawn import panel_rows, texts
 
 UNCHECKED = ["plan", "budgets", "explorer"]
 
@@ -34,8 +32,8 @@ def test_every_chart_is_drawn(found, name, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_without_a_check_there_are_budgets(decoder, capfd):
-    unchecked = replace(decoder, check=None)
+def test_without_a_check_there_are_budgets(found, capfd):
+    unchecked = replace(found, check=None)
     assert [one.name for one in offered(DRAWINGS, unchecked)] == UNCHECKED
     for name in UNCHECKED:
         assert texts(draw(DRAWINGS, unchecked, name))
@@ -44,29 +42,16 @@ def test_without_a_check_there_are_budgets(decoder, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("name", ["plan", "budgets", "explorer"])
-def test_budgets_are_those_of_the_plan(found, name):
-    shown = {
-        (row["layer"], row[KEY_HEAD]): row["tokens"]
-        for row in rows(draw(DRAWINGS, found, name), "tokens", KEY_HEAD)
-    }
-    assert shown == {
-        place: found.budgets[place[0]][place[1]] for place in np.ndindex(np.shape(found.budgets))
-    }
-
-
 def test_costs_are_what_was_measured(found):
     chart, check = draw(DRAWINGS, found, "cost"), found.check
-    known = [(title, of) for title, of in MEASURES.items() if of(check.planned) is not None]
-    assert known[0][0] == "KL to dense (nats per token)"
-    assert len(chart.to_dict()["concat"]) == len(known)
+    assert len(chart.to_dict()["concat"]) == len(MEASURES)
     written = texts(chart)
-    for number, (title, of) in enumerate(known):
+    for number, (title, measure) in enumerate(MEASURES.items()):
         assert title in written
         shown = {row["configuration"]: row for row in panel_rows(chart, number, "value")}
         assert set(shown) == {name_of(name) for name in check.configurations}
         for name, measures in check.configurations.items():
-            row, value = shown[name_of(name)], of(measures)
+            row, value = shown[name_of(name)], getattr(measures, measure)
             assert row["value"] == pytest.approx(value.mean, rel=1e-5)
             assert (row["low"], row["high"]) == pytest.approx(value.interval, rel=1e-5, abs=1e-9)
             assert f"{name_of(name)}: {value.mean:.3g}" in written
@@ -77,22 +62,12 @@ def test_errors_by_layer(found):
     for name, measures in found.check.configurations.items():
         own = [row for row in shown if row["configuration"] == name_of(name)]
         means = {row["layer"]: row["error"] for row in own}
-        assert means == pytest.approx(dict(enumerate(measures.layer_error.mean)), rel=1e-5)
+        errors = dict(enumerate(measures.layer_error))
+        expected = {i: error.mean for i, error in errors.items()}
+        assert means == pytest.approx(expected, rel=1e-5)
         high = {row["layer"]: row["high"] for row in own if "high" in row}
-        expected = {i: ends[1] for i, ends in enumerate(measures.layer_error.interval)}
+        expected = {i: error.interval[1] for i, error in errors.items()}
         assert high == (pytest.approx(expected, rel=1e-5) if name in BANDED else {})
-
-
-def test_a_layer_that_keeps_everything_has_no_error_to_draw(decoder):
-    """Rounding, or 0, which a logarithmic axis does not have."""
-    check = decoder.check
-    mean = (0.0, 1e-8, *check.planned.layer_error.mean[2:])
-    layers = structs.replace(check.planned.layer_error, mean=mean)
-    planned = structs.replace(check.planned, layer_error=layers)
-    changed = replace(decoder, check=structs.replace(check, planned=planned))
-    shown = panel_rows(draw(DRAWINGS, changed, "layers"), 0, "layer")
-    drawn = {row["layer"] for row in shown if row["configuration"] == "planned"}
-    assert drawn == set(range(2, len(mean)))
 
 
 def test_calibration_compares_every_head(found):
@@ -137,30 +112,26 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
         draw(DRAWINGS, found, "explorer", heads=[(7, 7)])
 
 
-def test_one_passage_has_no_intervals_and_errors_may_be_zero(decoder, capfd):
-    check, none = decoder.check, tuple((0.0,) * decoder.model.heads for _ in decoder.budgets)
+def test_one_passage_has_no_intervals_and_errors_may_be_zero(found, capfd):
+    check, none = found.check, tuple((0.0,) * found.model.heads for _ in found.budgets)
 
-    def alone(measures):
-        layers, mean = measures.layer_error, structs.replace(measures.kl, interval=None)
-        without = structs.replace(layers, interval=(None,) * len(layers.mean))
-        return structs.replace(measures, kl=mean, layer_error=without)
+    def alone(mean):
+        return structs.replace(mean, interval=None)
 
+    measures = {
+        name: structs.replace(own, kl=alone(own.kl), layer_error=tuple(map(alone, own.layer_error)))
+        for name, own in check.measures.items()
+    }
     heads = structs.replace(check.heads, predicted=none, realised=none, within_factor=None)
-    changed = structs.replace(
-        check,
-        planned=alone(check.planned),
-        uniform=alone(check.uniform),
-        snapkv=alone(check.snapkv),
-        heads=heads,
-    )
-    predicted = structs.replace(decoder.predicted, head_error=none)
-    alone_ = replace(decoder, check=changed, predicted=predicted)
+    changed = structs.replace(check, measures=measures, heads=heads)
+    predicted = structs.replace(found.predicted, head_error=none)
+    alone_ = replace(found, check=changed, predicted=predicted)
     for drawing in offered(DRAWINGS, alone_):
         assert texts(draw(DRAWINGS, alone_, drawing.name))
     assert capfd.readouterr().err == ""
 
 
-def test_answers_to_questions_are_drawn_by_task(asked, decoder, capfd):
+def test_answers_to_questions_are_drawn_by_task(asked, found, capfd):
     chart = draw(DRAWINGS, asked, "tasks")
     written = texts(chart)
     assert "undefined" not in written
@@ -173,20 +144,5 @@ def test_answers_to_questions_are_drawn_by_task(asked, decoder, capfd):
             row = shown[f"{called}: {score.score:.0%}"]
             assert (row["low"], row["high"]) == pytest.approx(score.interval, abs=1e-5)
     with pytest.raises(InputError, match=r"no chart 'tasks' .* no questions were asked"):
-        draw(DRAWINGS, decoder, "tasks")
+        draw(DRAWINGS, found, "tasks")
     assert capfd.readouterr().err == ""
-
-
-def test_lines_show_as_many_configurations_as_there_are_colours(asked):
-    check = asked.check
-    first = shown_first(check)
-    assert len(first) == len(COLOURS) < len(check.configurations)
-    assert first[:2] == ["planned", "uniform"]
-    farthest = max(check.configurations[name].kl.mean for name in first[2:])
-    left = set(check.configurations) - set(first)
-    assert all(check.configurations[name].kl.mean >= farthest for name in left)
-    shown = panel_rows(draw(DRAWINGS, asked, "layers"), 0, "layer")
-    assert {row["configuration"] for row in shown} == {name_of(name) for name in first}
-    # bars have room for all
-    bars = panel_rows(draw(DRAWINGS, asked, "cost"), 0, "value")
-    assert {row["configuration"] for row in bars} == set(map(name_of, check.configurations))

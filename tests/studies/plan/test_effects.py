@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 from esscher.engine.cache.budgets import POWERS
-from esscher.engine.cache.scores import observe
+from esscher.engine.cache.scores import prompt_scores
 from esscher.engine.cache.selection import (
     Inclusion,
-    Kept,
     certain_keys,
     reduced_attention,
-    select_largest,
+    select_keys,
 )
+from esscher.engine.cache.storage import Kept
 from esscher.studies.plan.effects import (
     LARGEST,
     SELECTIONS,
@@ -26,8 +25,7 @@ from tests.engine.cache.inputs import layer_inputs
 
 def effects_of(inputs, prefix, gradients, sizes):
     certain = certain_keys(prefix, 1, 2)
-    seen = observe(inputs)
-    scores = seen.score(inputs.v[0])[:, :prefix]
+    scores = prompt_scores(inputs, "last", None)[:, :prefix]
     return scores, certain, layer_effects(inputs, gradients, scores, certain, np.array(sizes))
 
 
@@ -35,7 +33,7 @@ def test_effects_are_those_of_many_samples() -> None:
     """To first order in 1/n, with every key included or not by itself, as the formula has it."""
     inputs, prefix = layer_inputs(keys=3000, queries=4, strength=0.5, seed=2), 2996
     gradients = torch.randn(2, 4, 4, 5, generator=torch.Generator().manual_seed(5))
-    scores, certain, found = effects_of(inputs, prefix, gradients, [600])
+    scores, certain, (effect, square, _) = effects_of(inputs, prefix, gradients, [600])
     others = np.flatnonzero(~certain)
     dense = inputs.attend(torch.float32)
     rng = np.random.default_rng(0)
@@ -55,8 +53,8 @@ def test_effects_are_those_of_many_samples() -> None:
         grouped = per_head.reshape(2, 2, 2).sum(-1).square().mean(0) / 2
         moves.append(grouped.double().numpy())
     for measured, predicted in (
-        (np.array(squares), found.square[:, 1, 0]),
-        (np.array(moves), found.effect[:, 1, 0]),
+        (np.array(squares), square[:, 1, 0]),
+        (np.array(moves), effect[:, 1, 0]),
     ):
         error = measured.std(axis=0, ddof=1) / np.sqrt(len(measured))
         # 5 standard errors, and 5% for the next order in 1/n
@@ -66,10 +64,10 @@ def test_effects_are_those_of_many_samples() -> None:
 def test_all_keys_cost_nothing() -> None:
     inputs, prefix = layer_inputs(), 34
     gradients = torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(5))
-    _, _, found = effects_of(inputs, prefix, gradients, [4, 34])
-    assert np.all(found.effect[..., 1] == 0)
-    assert np.all(found.square[..., 1] == 0)
-    assert np.all(found.effect[..., 0] > 0)
+    _, _, (effect, square, _) = effects_of(inputs, prefix, gradients, [4, 34])
+    assert np.all(effect[..., 1] == 0)
+    assert np.all(square[..., 1] == 0)
+    assert np.all(effect[..., 0] > 0)
 
 
 def test_keeping_the_largest_costs_what_is_left_out() -> None:
@@ -91,26 +89,16 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
     inputs, prefix = layer_inputs(keys=120, queries=4, seed=4, softcap=3.0), 116
     gradients = torch.randn(3, 4, 4, 5, generator=torch.Generator().manual_seed(5))
     sizes = [4, 20, 70, 116]
-    scores, certain, found = effects_of(inputs, prefix, gradients, sizes)
+    scores, certain, (effect, square, _) = effects_of(inputs, prefix, gradients, sizes)
     dense = inputs.attend(torch.float32)[0]
     for s, size in enumerate(sizes):
-        kept = [select_largest(own, certain, size) for own in scores]
+        kept = [select_keys("topk", own, certain, size) for own in scores]
         delta = reduced_attention(inputs, kept, prefix) - dense
-        square = delta.square().sum(-1).mean(-1)
+        error = delta.square().sum(-1).mean(-1)
         # query heads that share keys are moved together
         moves = torch.einsum("rhqd,hqd->rh", gradients, delta).reshape(3, 2, 2).sum(-1)
-        effect = moves.square().mean(0) / 2
-        np.testing.assert_allclose(found.square[:, LARGEST, s], square, rtol=1e-3, atol=1e-9)
-        np.testing.assert_allclose(found.effect[:, LARGEST, s], effect, rtol=1e-3, atol=1e-9)
-    assert found.effect.shape == (2, SELECTIONS, 4)
-    assert np.all(np.diff(found.square[:, LARGEST]).sum(-1) < 0)
-
-
-def test_one_head_moves_by_the_square_of_its_direction() -> None:
-    inputs, prefix = layer_inputs(heads=1, key_heads=1, keys=60, queries=3, seed=6), 57
-    gradients = torch.randn(1, 1, 3, 5, generator=torch.Generator().manual_seed(5))
-    scores, certain, found = effects_of(inputs, prefix, gradients, [12])
-    kept = [select_largest(scores[0], certain, 12)]
-    delta = reduced_attention(inputs, kept, prefix) - inputs.attend(torch.float32)[0]
-    moved = float((gradients[0] * delta).sum())
-    assert found.effect[0, LARGEST, 0] == pytest.approx(moved**2 / 2, rel=1e-4)
+        moved = moves.square().mean(0) / 2
+        np.testing.assert_allclose(square[:, LARGEST, s], error, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(effect[:, LARGEST, s], moved, rtol=1e-3, atol=1e-9)
+    assert effect.shape == (2, SELECTIONS, 4)
+    assert np.all(np.diff(square[:, LARGEST]).sum(-1) < 0)

@@ -52,9 +52,9 @@ def test_names_that_say_something_else_are_refused(chosen, name, format, message
     assert not list(tmp_path.iterdir())
 
 
-def test_kvpress_is_told_what_it_loses(decoder, tmp_path):
-    assert decoder.selection == "fitted"
-    with pytest.warns(UserWarning, match="kvpress has no weights and fitted values") as found:
-        decoder.export(tmp_path / "r.npy")
-    assert found[0].filename == __file__
-    assert np.load(tmp_path / "r.npy").shape == (99, *np.shape(decoder.ratios))
+def test_kvpress_is_told_what_it_loses(found, tmp_path):
+    assert found.selection == "fitted"
+    with pytest.warns(UserWarning, match="kvpress has no weights and fitted values") as said:
+        found.export(tmp_path / "r.npy")
+    assert said[0].filename == __file__
+    assert np.load(tmp_path / "r.npy").shape == (99, *np.shape(found.ratios))

@@ -13,7 +13,7 @@ from esscher.studies.plan import PlanStudy
 from esscher.studies.plan import study as options
 from esscher.studies.plan.result import PUBLISHED
 from esscher.studies.plan.view import NAMES, name_of
-from tests.studies.plan.asked import roomy
+from tests.studies.plan.small import roomy
 
 
 def filled(model=None, **given):

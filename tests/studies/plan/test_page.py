@@ -11,7 +11,6 @@ from msgspec import structs
 
 import esscher
 from esscher.core.shown import byte_count
-from esscher.studies.plan.generate import Cost, Savings
 from esscher.studies.plan.view import summary
 
 
@@ -41,46 +40,16 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
         ("undecided", 1.5, "undecided", "whether the plan or uniform budgets are closer to dense"),
     ],
 )
-def test_the_verdict_is_said_as_it_is(decoder, verdict, mean, value, label):
-    ratio = structs.replace(decoder.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
-    ratios = decoder.check.ratios | {"uniform": ratio}
-    check = structs.replace(decoder.check, verdict=verdict, ratios=ratios, best=("snapkv",))
+def test_the_verdict_is_said_as_it_is(found, verdict, mean, value, label):
+    ratio = structs.replace(found.check.ratios["uniform"], mean=mean, interval=(0.4, 2.5))
+    ratios = found.check.ratios | {"uniform": ratio}
+    check = structs.replace(found.check, verdict=verdict, ratios=ratios, best=("snapkv",))
     over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
     check = structs.replace(check, over_best=over)
-    card, best = summary(replace(decoder, check=check), "run").cards[5:]
+    card, best = summary(replace(found, check=check), "run").cards[5:]
     assert (card.value, card.label) == (value, label)
     assert "95% interval 0.40 to 2.5" in card.note
     assert (best.value, best.note) == ("SnapKV", "beyond the paired intervals")
-
-
-@pytest.mark.parametrize(
-    ("dense", "planned", "said"),
-    [
-        (1_361_000_000, 1_359_840_000, None),
-        (1_360_000_000, 1_371_000_000, None),
-        (1_850_000_000, 1_420_000_000, "430 MB less memory at the peak"),
-        (1_400_000_000, 1_600_000_000, "200 MB more memory at the peak"),
-    ],
-)
-def test_peaks_that_repeated_runs_have_are_no_gain(monkeypatch, decoder, dense, planned, said):
-    costs = [
-        Cost(prompt_seconds=1.0, tokens_per_second=None, cache_bytes=1, peak_memory=peak)
-        for peak in (dense, planned)
-    ]
-    savings = Savings(tokens=9, new_tokens=2, dense=costs[0], planned=costs[1], parts_at=None)
-    monkeypatch.setattr("esscher.studies.plan.view.read_savings", lambda folder: savings)
-    cards = [f"{card.value} {card.label}" for card in summary(decoder, "run").cards]
-    assert [text for text in cards if "peak" in text] == ([] if said is None else [said])
-
-
-def test_methods_that_cannot_be_told_apart_are_counted(decoder):
-    ratio = decoder.check.ratios["uniform"]
-    over = dict.fromkeys(("planned", "uniform", "streaming"), ratio)
-    check = structs.replace(decoder.check, best=("snapkv", "planned"), over_best=over)
-    *_, best = summary(replace(decoder, check=check), "run").cards
-    assert best.value == "2 of 4"
-    assert best.label == "methods cannot be told apart as the closest to dense"
-    assert best.note == f"with {check.passages} passages: SnapKV, planned"
 
 
 def test_the_table_has_realised_errors_after_a_check(found):

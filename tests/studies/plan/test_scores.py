@@ -40,10 +40,10 @@ def test_scores_are_means_over_items():
         item("needle", "noise", dense=(1.0, -0.3), planned=(1.0, -0.5), uniform=(1.0, -1.0)),
         item("needle", "text", dense=(0.5, -0.4), planned=(1.0, -0.4), uniform=(0.0, -4.0)),
     ]
-    found = task_results(items)
-    assert list(found["tasks"]) == ["needle"]
-    assert found["totals"] == found["tasks"]["needle"]
-    planned = found["totals"]["planned"]
+    tasks, _, totals = task_results(items)
+    assert list(tasks) == ["needle"]
+    assert totals == tasks["needle"]
+    planned = totals["planned"]
     assert (planned.score, planned.n, planned.noise, planned.text) == (0.75, 4, 1.0, 0.5)
     assert planned.interval == wilson(3, 4)
     logs, dense = np.array([-0.3, -0.9, -0.5, -0.4]), np.array([-0.1, -0.2, -0.3, -0.4])
@@ -54,32 +54,28 @@ def test_scores_are_means_over_items():
         found_ends = planned.log_probability_interval if of is None else of.interval
         assert found_ends == pytest.approx(ends)
         assert of is None or of.mean == pytest.approx(values.mean())
-    assert found["totals"]["dense"].of_dense is None
+    assert totals["dense"].of_dense is None
 
 
 def test_totals_leave_out_what_the_dense_model_cannot():
     can = [item("needle", "noise", dense=(1.0, -0.1), planned=(1.0, -0.2))] * 2
     half = [item("keys", "text", dense=(0.5, -1.0), planned=(0.0, -2.0))] * 2
     cannot = [item("words", "noise", dense=(0.4, -9.0), planned=(0.6, -9.0))] * 2
-    found = task_results([*can, *half, *cannot])
-    assert list(found["tasks"]) == ["needle", "keys", "words"]
-    assert found["dense_cannot"] == ("words",)
+    tasks, dense_cannot, totals = task_results([*can, *half, *cannot])
+    assert list(tasks) == ["needle", "keys", "words"]
+    assert dense_cannot == ("words",)
     # half of the answers are enough
-    assert found["totals"]["planned"].n == 4
-    assert found["totals"]["planned"].score == 0.5
-    assert found["totals"]["dense"].score == 0.75
-    assert found["tasks"]["words"]["planned"].score == pytest.approx(0.6)
-    nothing = task_results(cannot)
-    assert (nothing["dense_cannot"], nothing["totals"]) == (("words",), {})
-
-
-def test_without_items_there_are_no_scores():
-    assert task_results([]) == {"tasks": {}, "dense_cannot": (), "totals": {}}
+    assert totals["planned"].n == 4
+    assert totals["planned"].score == 0.5
+    assert totals["dense"].score == 0.75
+    assert tasks["words"]["planned"].score == pytest.approx(0.6)
+    assert task_results(cannot)[1:] == (("words",), {})
+    assert task_results([]) == ({}, (), {})
 
 
 def test_one_item_has_no_interval_of_log_probabilities():
-    found = task_results([item("keys", "text", dense=(1.0, -1.0), planned=(1.0, -2.0))])
-    planned = found["totals"]["planned"]
+    answered = item("keys", "text", dense=(1.0, -1.0), planned=(1.0, -2.0))
+    planned = task_results([answered])[2]["planned"]
     assert planned.log_probability_interval is None
     assert planned.of_dense.interval is None
     assert (planned.noise, planned.text) == (None, 1.0)

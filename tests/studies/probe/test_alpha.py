@@ -1,23 +1,17 @@
-"""Scaled tilts: the heads of a model whose queries are scaled, and old runs without the option."""
+"""Scaled tilts: the heads of a model whose queries are scaled."""
 
 from __future__ import annotations
 
 import copy
-import zipfile
-from pathlib import Path
 
 import pytest
 import torch
 
-from esscher.core.errors import InputError
 from esscher.engine.models import wrap_model
-from esscher.runs.registry import load
 from esscher.studies.probe import probe
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 from tests.studies.probe.sizes import SEQUENCES, SMALL
-
-SAMPLES = Path(__file__).parents[2] / "fuzz" / "samples.zip"
 
 
 @pytest.mark.parametrize(
@@ -41,23 +35,3 @@ def test_scaled_tilts_are_those_of_scaled_weights(family, query):
     by_weights = probe(wrap_model(halved, tokenizer), [words(1000)], **options)
     assert by_option.to_dict()["heads"] == by_weights.to_dict()["heads"]
     assert by_option.to_dict()["layers"] == by_weights.to_dict()["layers"]
-
-
-def test_runs_without_the_option_load_and_resume(tmp_path):
-    with zipfile.ZipFile(SAMPLES) as archive:
-        archive.extractall(tmp_path)
-    stored = load(tmp_path / "probe")
-    assert stored.study.alpha == 1.0
-    assert "alpha" not in stored.study.configuration()
-    assert stored.table()["psi"].tolist() == pytest.approx((stored.table()["H"] ** 2).tolist())
-
-
-def test_alpha_is_part_of_the_configuration(tmp_path):
-    model = wrap_model(tiny_model("bert").model, encoder_tokenizer())
-    options = {"layers": [0], "heads": [0], "out": tmp_path / "run", **SMALL}
-    probe(model, [words(1000)], alpha=2.0, **options)
-    assert load(tmp_path / "run").study.alpha == 2.0
-    with pytest.raises(InputError, match="alpha"):
-        probe(model, [words(1000)], **options)
-    with pytest.raises(InputError, match="alpha"):
-        probe(model, [words(1000)], alpha=0.0, **SMALL)

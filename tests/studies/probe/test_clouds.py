@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text import collect, stored_layers
+from esscher.engine.text import stored_layers
 from esscher.engine.text.collect import CloudWriter
 from esscher.studies.probe import probe, work
 from tests.engine.models.folders import tiny, words
@@ -35,14 +35,13 @@ def large(monkeypatch):
 @pytest.fixture
 def readings(monkeypatch):
     """The layers of each batch that is read into a cloud."""
-    seen = []
-    finish = CloudWriter.finish
+    seen, write = [], CloudWriter.write
 
-    def counted(writer, passages):
-        seen.append(tuple(writer._manifest["layers"]))
-        finish(writer, passages)
+    def counted(writer, *arguments):
+        seen.append(tuple(writer._manifest.layers))
+        write(writer, *arguments)
 
-    monkeypatch.setattr(CloudWriter, "finish", counted)
+    monkeypatch.setattr(CloudWriter, "write", counted)
     return seen
 
 
@@ -79,7 +78,7 @@ def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, 
     loaded = tiny("llama")
     with stopped_at("layer-1"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert stored_layers(tmp_path / "run" / work.CLOUD) == [0, 1]
+    assert stored_layers(tmp_path / "run" / work.CLOUD) == (0, 1)
     readings.clear()
     # also when the disk has become too small for it, were it collected now
     room_for(0.5, loaded, monkeypatch)
@@ -87,26 +86,3 @@ def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, 
     assert not readings
     assert found.heads == whole
     assert not (tmp_path / "run" / work.CLOUD).exists()
-
-
-def test_a_cloud_that_is_half_collected_is_completed(whole, large, readings, tmp_path, monkeypatch):
-    loaded = tiny("llama")
-    batches = len(readings)
-    captured = collect.run_captured
-
-    def fails(*args, **options):
-        if len(readings) == batches + 3:
-            raise KeyboardInterrupt
-        captured(*args, **options)
-
-    monkeypatch.setitem(collect.collect_cloud.__kwdefaults__, "batch_tokens", 32)
-    with monkeypatch.context() as patch:
-        patch.setattr(collect, "run_captured", fails)
-        with pytest.raises(KeyboardInterrupt):
-            probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    readings.clear()
-    found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert 0 < len(readings) < len(TEXT[0].split()) / 32
-    for mine, theirs in zip(found.heads, whole, strict=True):
-        # other batches, so other rounding in the model
-        assert mine.horizon == pytest.approx(theirs.horizon, rel=1e-4)

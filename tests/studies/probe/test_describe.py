@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.engine.models import head_weights
 from esscher.engine.sampled.layer import HeadNumbers
-from esscher.engine.text import iterate_passages, read_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.tails.verdict import HEAVY, judge
 from esscher.math.theory.cloud import Predicted
-from esscher.studies.probe.work import _curve, key_tails, one_sided_psi
-from tests.engine.models.folders import tiny, words
+from esscher.studies.probe.work import key_tails, predicted_error
 
 
 def numbers_of(keys, passages=None):
@@ -32,37 +29,18 @@ def numbers_of(keys, passages=None):
     )
 
 
-def judged(numbers):
-    return judge(numbers).verdict
-
-
 def test_tails_of_keys():
     rng = np.random.default_rng(4)
     gaussian = key_tails(numbers_of(rng.standard_normal((4000, 5))), 0)
-    assert judged(gaussian) not in HEAVY
+    assert judge(gaussian)[0] not in HEAVY
     keys = rng.standard_normal((8_700, 5))
     keys[:, 2] = rng.standard_t(3, size=len(keys))
     heavy = key_tails(numbers_of(keys @ rng.standard_normal((5, 5))), 0)
     assert heavy.tokens == len(keys)
-    assert judged(heavy) in HEAVY
+    assert judge(heavy)[0] in HEAVY
     # one passage cannot be split: no verdict, no flag
     assert key_tails(numbers_of(keys, np.zeros(len(keys), dtype=int)), 0) is None
     assert key_tails(numbers_of(keys[:50]), 0) is None
-
-
-def test_one_sided_psi():
-    loaded = tiny("bert")
-    (passage,) = read_passages(loaded, [words(60)], tokens=30, context=40, keep_short=True)
-    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
-        hidden = capture.hidden[0].double().numpy()
-        weights = head_weights(loaded, 0)
-        covariance = np.cov(hidden.T, bias=True)
-        psi = one_sided_psi(weights, covariance)
-        values, vectors = np.linalg.eigh(covariance)
-        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
-        for h in range(4):
-            exact = values[-1] * np.linalg.norm(root @ weights.A(h), 2) ** 2
-            assert psi[h] == pytest.approx(exact, rel=1e-6)
 
 
 def test_what_is_left_out_is_part_of_the_stated_errors():
@@ -71,8 +49,7 @@ def test_what_is_left_out_is_part_of_the_stated_errors():
     found = Predicted(
         sizes=sizes, square=squares, covariance=np.diag((0.01 * squares) ** 2), shape=np.ones(3)
     )
-    sampled = _curve(found, 0.0)
-    whole = _curve(found, 0.03)
+    sampled, whole = predicted_error(found, 0.0), predicted_error(found, 0.03)
     assert whole.error == sampled.error
     assert whole.exponent == sampled.exponent == pytest.approx(0.5)
     # an error of 3% at each of the sizes, and the slope through three such points

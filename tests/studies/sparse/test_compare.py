@@ -51,7 +51,7 @@ def test_exponent_and_constant_of_the_ratio():
 def test_verdicts(curve, options, verdict):
     errors = curves(curve, stream="b", **({"noise": 0.05} | options))
     difference, _ = versus_random(errors, BASE[: len(errors)], BUDGETS, 0)
-    fit = fit_rate(errors, BUDGETS).record()
+    fit = fit_rate(errors, BUDGETS)
     assert judge(fit, difference, is_exact=True) == verdict
     if verdict != UNDECIDED:
         assert judge(fit, difference, is_exact=False) == NEVER

@@ -94,8 +94,9 @@ def test_the_page_holds_the_numbers(name, tmp_path):
     assert data["pattern"] == list(result.patterns)
     for i, pattern in enumerate(result.patterns.values()):
         assert data["verdict"][i] == pattern.verdict
-        assert data["exponent"][i] == pattern.fit.map.exponent
-        assert (data["low"][i], data["high"][i]) == pattern.fit.map.interval
+        numbers = [data[key][i] for key in ("low", "exponent", "high")]
+        low, high = pattern.fit.map.interval
+        assert numbers == pytest.approx([low, pattern.fit.map.exponent, high], rel=1e-5)
     for table in page.tables[1:]:
         for i, unit in enumerate(result.heads):
             assert (table.data["layer"][i], table.data["head"][i]) == (unit.layer, unit.head)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import esscher
 from esscher.math.heads import Head
 from esscher.math.simulation.direct import direct_errors
 from esscher.studies.sweep import sweep
-from esscher.studies.sweep.measure import METRICS, PURPOSE
+from esscher.studies.sweep.measure import METRICS, PURPOSE, scaled_head
 from tests.studies.sweep.small import assert_same
 
 SIZES = [10, 40, 130]
@@ -36,25 +35,13 @@ def test_errors_are_those_of_the_direct_simulator(
 ) -> None:
     """On the same tokens, to rounding, with each scale as a head of its own."""
     head, scales = heads()[name], [1.0, 0.3]
-    curve = sweep(
-        head,
-        SIZES,
-        2,
-        3,
-        alpha=scales,
-        queries=queries,
-        query_count=query_count,
-        dtype="float64",
-    )
+    options = {"queries": queries, "query_count": query_count, "dtype": "float64"}
+    curve = sweep(head, SIZES, 2, 3, alpha=scales, **options)  # type: ignore[arg-type]
     assert curve.study.query_count == (
         1024 if (queries, query_count) == ("population", None) else query_count
     )
     for s, alpha in enumerate(scales):
-        scaled = (
-            head.scaled(alpha)
-            if isinstance(head, esscher.theory.WeightHead)
-            else esscher.theory.ArrayHead(head.tilts * alpha, head.keys, head.values)  # type: ignore[attr-defined]
-        )
+        scaled = scaled_head(head, alpha)
         limit = esscher.limit_moments(scaled, seed=3)
         assert isinstance(limit, esscher.theory.OutputMoments)
         direct = direct_errors(
@@ -67,14 +54,13 @@ def test_errors_are_those_of_the_direct_simulator(
             query_count=curve.study.query_count,
             purpose=PURPOSE,
         )
-        close = {"rtol": 1e-9, "atol": 1e-12}
-        np.testing.assert_allclose(
-            curve.raw("mean")[s], np.linalg.norm(direct.mean, axis=-1), **close
-        )
-        np.testing.assert_allclose(
-            curve.raw("cov")[s], np.linalg.norm(direct.cov, axis=(-2, -1)), **close
-        )
-        np.testing.assert_allclose(curve.raw("map")[s], np.sqrt(direct.map_square), **close)
+        expected = {
+            "mean": np.linalg.norm(direct.mean, axis=-1),
+            "cov": np.linalg.norm(direct.cov, axis=(-2, -1)),
+            "map": np.sqrt(direct.map_square),
+        }
+        for metric, errors in expected.items():
+            np.testing.assert_allclose(curve.raw(metric)[s], errors, rtol=1e-9, atol=1e-12)
 
 
 def test_single_precision_is_close() -> None:
@@ -86,28 +72,12 @@ def test_single_precision_is_close() -> None:
         assert not np.array_equal(single.raw(metric), double.raw(metric))
 
 
-def test_large_logits_are_no_trouble() -> None:
-    head = esscher.gaussian_head(1.0, 2)
-    curve = sweep(head, SIZES, 2, 0, alpha=[1e-3, 1.0, 1e4])
-    assert all(np.isfinite(curve.raw(metric)).all() for metric in METRICS)
-    for s in range(3):
-        alone = sweep(head, SIZES, 2, 0, alpha=[[1e-3, 1.0, 1e4][s]])
-        np.testing.assert_allclose(curve.raw("cov")[s], alone.raw("cov")[0], rtol=1e-4)
-
-
-@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_workers_agree_to_the_bit(workers: int, tmp_path: Path) -> None:
-    head = esscher.gaussian_head(1.1, 4)
-    alone = sweep(head, SIZES, 6, 1, alpha=[0.5, 1.0])
-    many = sweep(head, SIZES, 6, 1, alpha=[0.5, 1.0], workers=workers, out=tmp_path / "run")
-    assert_same(alone, many)
-
-
-def test_workers_agree_to_the_bit_beyond_one_block() -> None:
-    head = esscher.gaussian_head(1.1, 4)
+def test_workers_agree_to_the_bit(tmp_path: Path) -> None:
     # more than one block of queries and of keys
-    alone = sweep(head, [100, 1700], 3, 1, alpha=[0.5, 1.0])
-    assert_same(alone, sweep(head, [100, 1700], 3, 1, alpha=[0.5, 1.0], workers=2))
+    head, sizes = esscher.gaussian_head(1.1, 4), [100, 1700]
+    alone = sweep(head, sizes, 3, 1, alpha=[0.5, 1.0])
+    many = sweep(head, sizes, 3, 1, alpha=[0.5, 1.0], workers=2, out=tmp_path / "run")
+    assert_same(alone, many)
 
 
 def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
@@ -120,22 +90,19 @@ def test_replicates_do_not_depend_on_their_number_but_on_the_seed() -> None:
     assert len(np.unique(many.raw("map")[0, :, 0])) == 4
 
 
-def test_a_curve_prints_and_converts_itself() -> None:
+def test_a_sweep_prints_and_converts_itself() -> None:
     curve = sweep(esscher.gaussian_head(0.5, 2), SIZES, 3, 4, alpha=[1.0, 2.0])
     assert "3 replicates" in repr(curve)
     assert "<table" in curve._repr_html_()
-    np.testing.assert_allclose(curve.horizons, [0.5, 1.0])
     frame = curve.table()
     assert len(frame) == 6
     np.testing.assert_allclose(frame["map"].iloc[:3], curve.raw("map")[0].mean(axis=0))
-    np.testing.assert_allclose(
-        frame["map_standard_error"].iloc[3:], curve.raw("map")[1].std(axis=0, ddof=1) / 3**0.5
-    )
+    noise = curve.raw("map")[1].std(axis=0, ddof=1) / 3**0.5
+    np.testing.assert_allclose(frame["map_standard_error"].iloc[3:], noise)
     raw = curve.table(raw=True)
     row = raw[(raw["alpha"] == 2.0) & (raw["replicate"] == 1) & (raw["n"] == 40)]
     assert row["cov"].item() == curve.raw("cov")[1, 1, 1]
-    assert curve.seed == 4
-    assert set(curve.versions) == {"esscher", "numpy", "torch", "kernel", "python"}
+    assert float(curve.to_xarray()["cov"].sel(alpha=2.0, replicate=1, n=40)) == row["cov"].item()
     with pytest.raises(esscher.InputError, match="median"):
         curve.raw("median")
 
@@ -148,20 +115,12 @@ def test_sampled_limits_carry_a_note() -> None:
 
 
 BAD = [
-    ({"replicates": 0}, "replicates is 0"),
-    ({"seed": -1}, "seed is -1"),
-    ({"seed": True}, "seed is True"),
     ({"sizes": [10, 5]}, "increasing"),
     ({"sizes": [1, 5]}, "n = 1"),
     ({"alpha": [1.0, -1.0]}, "each entry must be a number above 0"),
     ({"alpha": [1.0, 1.0]}, "once"),
     ({"alpha": []}, r"alpha is \[\]; it must be"),
-    ({"queries": "all"}, "'all'"),
-    ({"query_count": 0}, "query_count is 0"),
-    ({"dtype": "float16"}, "float16"),
     ({"device": "cuda"}, "'cuda'"),
-    ({"workers": 0}, "workers is 0"),
-    ({"precision": -0.1}, "precision is -0.1"),
     ({"precision": 0.1, "sizes": [10]}, "2 sizes"),
     ({"precision": 0.1, "max_replicates": 1}, "max_replicates is 1"),
     ({"max_replicates": 10}, "needs a precision"),
@@ -182,18 +141,3 @@ def test_bad_input_is_refused(change: dict[str, object], words: str, tmp_path: P
     with pytest.raises(esscher.InputError, match=words):
         sweep(**(arguments | change))  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_tokens_come_from_the_prediction_where_no_law_fits() -> None:
-    """In d = 40 the covariance steepens; simulated, its error is 1.766 at 20,000 tokens."""
-    sizes = [64, 128, 256, 512, 1024, 2048]
-    head = esscher.gaussian_head(0.25, 40)
-    rate = sweep(head, sizes, 40, seed=11, predict=True, progress=False).rate("cov")
-    needed = rate.tokens_for(1.766)
-    assert rate.selection.steepens
-    assert needed.law == "predicted"
-    assert needed.n == pytest.approx(20_000, rel=0.03)  # 40 replicates: 1% of the error, 3% of n
-    alone = replace(rate, predicted_curve=None).tokens_for(1.766)
-    assert not alone.decided
-    assert alone.interval == (2048, np.inf)

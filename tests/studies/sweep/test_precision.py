@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import esscher
 from esscher.core.errors import InputError
@@ -17,12 +16,13 @@ from esscher.runs.registry import load
 from esscher.studies.sweep import sweep
 from esscher.studies.sweep.schedule import (
     Batch,
-    WorkModel,
     counts_at,
     next_batch,
     relative_covariance,
+    replicate_work,
     slope_half_widths,
     slope_variance,
+    spent,
 )
 from tests.studies.sweep.small import assert_same
 
@@ -56,18 +56,6 @@ def test_precision_spends_its_work_at_small_sizes() -> None:
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-@pytest.mark.slow
-def test_short_replicates_have_the_law_of_long_ones() -> None:
-    """Errors at the smallest size, from replicates that end there and from whole ones."""
-    found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, **PRECISE)
-    more = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 200, 0, precision=0.02)
-    np.testing.assert_array_equal(found.raw("mean")[:, :200], more.raw("mean")[:, :200])
-    ends = np.isfinite(more.raw("mean")[0]).sum(axis=1) < 4
-    assert ends.sum() > 50
-    errors = more.raw("mean")[0, :, 0]
-    assert stats.ks_2samp(errors[ends], errors[~ends]).pvalue > 1e-3
-
-
 def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> None:
     head, sizes, out = esscher.gaussian_head(0.3, 1), [20, 60, 200], tmp_path / "run"
     sweep(head, sizes, 8, 0, out=out, precision=0.15)
@@ -84,10 +72,9 @@ def test_precision_that_is_not_reached_says_so() -> None:
     found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
     assert found.complete
     assert "0.001 asked for" in found.notes[0]
-    work = WorkModel.for_sizes(np.array([20.0, 40.0]), None).work
+    work = replicate_work(np.array([20.0, 40.0]), None)
     small, large = found.replicates_at_size
-    spent = large + (small - large) * work[0]
-    assert 9 - work[0] < spent <= 9
+    assert 9 - work[0] < large + (small - large) * work[0] <= 9
 
 
 def test_the_half_width_is_that_of_the_slope() -> None:
@@ -144,48 +131,32 @@ def test_relative_covariance_comes_from_whole_replicates() -> None:
     np.testing.assert_array_equal(relative_covariance(more), whole)
 
 
+WORK, LOG_SIZES = replicate_work(SIZES, None), np.log(SIZES)
+
+
 def test_the_next_batch_is_the_best_one() -> None:
     """No other batch of a size that is allowed lowers the variance more for its work."""
-    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
-    found = next_batch(BATCHES, x, COVARIANCE, model, left=1e9)
+    found = next_batch(BATCHES, LOG_SIZES, COVARIANCE, WORK, left=1e9)
     assert found is not None
     assert found.start == 75
     counts = counts_at(BATCHES, 4)
-    now = slope_variance(x, counts, COVARIANCE)
+    now = slope_variance(LOG_SIZES, counts, COVARIANCE)
 
     def gain(depth: int, count: int) -> float:
         more = counts.copy()
         more[:depth] += count
-        return (now - slope_variance(x, more, COVARIANCE)) / (count * model.work[depth - 1])
+        lower = slope_variance(LOG_SIZES, more, COVARIANCE)
+        return float((now - lower) / (count * WORK[depth - 1]))
 
     ours = gain(found.depth, found.stop - found.start)
     for depth in range(1, 5):
-        most = min(int(model.spent(BATCHES) / 2 / model.work[depth - 1]), int(counts[depth - 1]))
+        most = min(int(spent(BATCHES, WORK) / 2 / WORK[depth - 1]), int(counts[depth - 1]))
         assert gain(depth, max(most, 1)) <= ours * (1 + 1e-12)
 
 
 def test_nothing_is_spent_beyond_the_limit() -> None:
-    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
-    batches, most = [Batch(0, 8, 4)], 20.0
-    while (
-        batch := next_batch(batches, x, COVARIANCE, model, most - model.spent(batches))
-    ) is not None:
+    batches, left = [Batch(0, 8, 4)], 12.0
+    while (batch := next_batch(batches, LOG_SIZES, COVARIANCE, WORK, left)) is not None:
         batches.append(batch)
-    assert most - model.work[0] < model.spent(batches) <= most + 1e-9
-
-
-def test_the_schedule_saves_work() -> None:
-    """Independent sizes: whole replicates need 1.5 times the work for the same variance, or more.
-
-    With correlated ones the gain is smaller (a whole replicate's noise cancels from its own slope),
-    but there is never a loss.
-    """
-    model, x = WorkModel.for_sizes(SIZES, None), np.log(SIZES)
-    for covariance, least in ((np.diag(np.diag(COVARIANCE)), 1.5), (COVARIANCE, 1.0)):
-        batches = [Batch(0, 8, 4)]
-        goal = slope_variance(x, np.full(4, 128.0), covariance)
-        while slope_variance(x, counts_at(batches, 4), covariance) > goal:
-            batch = next_batch(batches, x, covariance, model, left=1e9)
-            assert batch is not None
-            batches.append(batch)
-        assert 128 / model.spent(batches) > least
+        left = 20.0 - spent(batches, WORK)
+    assert -1e-9 <= left < WORK[0]

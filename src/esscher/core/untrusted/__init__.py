@@ -2,8 +2,7 @@
 
 Everything that Esscher reads and did not write itself a moment ago goes through here: regular files
 only, of bounded size; JSON of bounded depth and number of values; arrays and tables whose size is
-known before memory is taken for them. ``tests/fuzz/test_registry.py`` sees to it that no other
-place calls the parsers.
+known before memory is taken for them. No other place calls the parsers.
 """
 
 from __future__ import annotations

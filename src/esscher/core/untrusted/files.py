@@ -9,8 +9,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -107,7 +106,9 @@ def _opened(path: Path, flags: int) -> int:
                 f"{path} is a link, which is not followed here: put the file itself in its place"
             ) from error
         if error.errno == errno.ENXIO:
-            raise InputError(_not_regular(path, "a pipe or socket")) from error
+            raise InputError(
+                f"{path} is a pipe or socket, where a file is expected; remove it"
+            ) from error
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:  # a zero byte in a name
         raise InputError(f"{str(path)!r} is not a file name: {error}") from error
@@ -115,12 +116,8 @@ def _opened(path: Path, flags: int) -> int:
     if not stat.S_ISREG(mode):
         os.close(handle)
         kind = "a directory" if stat.S_ISDIR(mode) else "a pipe, socket or device"
-        raise InputError(_not_regular(path, kind))
+        raise InputError(f"{path} is {kind}, where a file is expected; remove it")
     return handle
-
-
-def _not_regular(path: Path, kind: str) -> str:
-    return f"{path} is {kind}, where a file is expected; remove it"
 
 
 # JSON of bounded size, depth and number of values; numbers are finite.
@@ -158,61 +155,42 @@ def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> An
     text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
     if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
         raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = Counter(name for name, _ in pairs)
+        if len(names) < len(pairs):
+            twice = next(name for name, count in names.items() if count > 1)
+            raise ValueError(f"{shortened(twice)} occurs twice in one object")
+        return dict(pairs)
+
+    def no_constant(name: str) -> float:
+        raise ValueError(f"{name} is not a number in JSON")
+
+    collecting = gc.isenabled()
+    gc.disable()  # a growing heap would start it again and again in vain
     try:
-        with _no_collection():
-            found = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
+        tree = json.loads(data, object_pairs_hook=unique, parse_constant=no_constant)
+        _check(tree, place)
     except RecursionError as error:
-        raise _too_deep(place) from error
+        raise InputError(
+            f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not "
+            "what its name says"
+        ) from error
+    except InputError:
+        raise
     except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
         raise InputError(
             f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
         ) from error
-    _check(found, place)
-    return found
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Pause the garbage collector, which a growing heap would start again and again in vain."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
-        if on:
+        if collecting:
             gc.enable()
+    return tree
 
 
-class _Twice(ValueError):
-    """A name that an object has twice."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _Twice(
-            f"{shortened(_first_twice(name for name, _ in pairs))} occurs twice in one object"
-        )
-    return found
-
-
-def _first_twice(names: Iterable[Any]) -> Any:
-    """Return the first name that occurs twice; None if none does."""
-    seen: set[Any] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number in JSON")
-
-
-def _check(found: Any, place: str, longest: int = limits.STRING) -> None:
+def _check(tree: Any, place: str, longest: int = limits.STRING) -> None:
     """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
-    level: list[Any] = [found]
+    level: list[Any] = [tree]
     for _ in range(limits.DEPTH + 1):
         below: list[Any] = []
         for value in level:
@@ -238,14 +216,7 @@ def _check(found: Any, place: str, longest: int = limits.STRING) -> None:
         if not below:
             return
         level = below
-    raise _too_deep(place)
-
-
-def _too_deep(place: str) -> InputError:
-    return InputError(
-        f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not what "
-        "its name says"
-    )
+    raise RecursionError
 
 
 # Arrays of numpy: their headers are believed only as far as the file reaches.
@@ -290,8 +261,8 @@ def _header(
     except InputError:
         raise
     except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-        said = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{place} is damaged: {said}") from error
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise InputError(f"{place} is damaged: {reason}") from error
     start = file.tell()
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise InputError(f"{place} holds {dtype.name[:80]}, not numbers; it is not read")
@@ -326,15 +297,48 @@ def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
         If it is no such table, or is beyond the limits on rows, columns and bytes.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
+    def check_total(total: int) -> None:
+        if total > limit:
+            raise InputError(
+                f"{place} unpacks to {total:,} bytes or more; at most {limit:,} are read"
+            )
+
+    types: Any = pa.types
+    strings = []
     try:
         with pq.ParquetFile(io.BytesIO(data)) as file:
-            _check_parquet(file, place, limit)
-            strings = [field.name for field in file.schema_arrow if _is_text(field.type)]
+            rows, columns = file.metadata.num_rows, file.metadata.num_columns
+            if not 0 <= rows <= limits.ROWS or columns > limits.COLUMNS:
+                raise InputError(
+                    f"{place} is a table of {rows:,} rows and {columns:,} columns; at most "
+                    f"{limits.ROWS:,} and {limits.COLUMNS} are read"
+                )
+            for field in file.schema_arrow:
+                kind = field.type
+                if types.is_string(kind) or types.is_large_string(kind):
+                    strings.append(field.name)
+                elif not (
+                    types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+                ):
+                    raise InputError(f"{place} is damaged: a column holds {str(kind)[:80]}")
+            check_total(rows * columns * _WIDTH)
         # strings stay references into a dictionary until their length is known
         with pq.ParquetFile(io.BytesIO(data), read_dictionary=strings) as file:
-            return _decoded(file.read(use_threads=False), place, limit)
+            table = file.read(use_threads=False)
+        total = 0
+        for i, field in enumerate(table.schema):
+            if not types.is_dictionary(field.type):
+                continue
+            chunks: Any = table.column(i).chunks
+            for chunk in chunks:
+                lengths: Any = pc.binary_length(chunk.dictionary)
+                total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+            check_total(total)
+            table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
+        return table
     except InputError:
         raise
     except (
@@ -348,67 +352,7 @@ def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
         raise InputError(f"{place} is damaged: {first_line(error)}") from error
 
 
-def _check_parquet(file: Any, place: str, limit: int) -> None:
-    """Refuse a table that would take too much memory, or that holds other than plain values.
-
-    Raises
-    ------
-    InputError
-        With the number and the limit.
-    """
-    import pyarrow as pa
-
-    about = file.metadata
-    rows, columns = about.num_rows, about.num_columns
-    if not 0 <= rows <= limits.ROWS or columns > limits.COLUMNS:
-        raise InputError(
-            f"{place} is a table of {rows:,} rows and {columns:,} columns; at most {limits.ROWS:,} "
-            f"and {limits.COLUMNS} are read"
-        )
-    for field in file.schema_arrow:
-        if not any(
-            known(field.type)
-            for known in (
-                pa.types.is_integer,
-                pa.types.is_floating,
-                pa.types.is_boolean,
-                _is_text,
-            )
-        ):
-            raise InputError(f"{place} is damaged: a column holds {str(field.type)[:80]}")
-    _check_total(rows * columns * _WIDTH, place, limit)
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, cut to 200 characters."""
-    lines = str(error).splitlines()
+    """Return the first line of an error's message, or its kind if it has none."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
-
-
-def _decoded(table: pa.Table, place: str, limit: int) -> pa.Table:
-    """The table with strings in place of references, if that is not too long."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    total = 0
-    for i, field in enumerate(table.schema):
-        if not pa.types.is_dictionary(field.type):
-            continue
-        chunks: Any = table.column(i).chunks
-        for chunk in chunks:
-            lengths: Any = pc.binary_length(chunk.dictionary)
-            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-        _check_total(total, place, limit)
-        table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
-    return table
-
-
-def _check_total(total: int, place: str, limit: int) -> None:
-    if total > limit:
-        raise InputError(f"{place} unpacks to {total:,} bytes or more; at most {limit:,} are read")

@@ -42,9 +42,9 @@ def foreign(place: Path | str | None) -> Iterator[None]:
     except EsscherError:
         raise
     except _KINDS as error:
-        said = printable(str(error).split("\n")[0])[:200]
+        reason = printable(str(error).split("\n")[0])[:200]
         raise InputError(
-            f"{place} holds numbers that do not fit together ({type(error).__name__}: {said}); "
+            f"{place} holds numbers that do not fit together ({type(error).__name__}: {reason}); "
             "they are not what this version of Esscher writes: get the run again, or delete its "
             "results.json and run its command again, which recomputes it from the parts"
         ) from error
@@ -76,8 +76,30 @@ def bounded(call: Callable[[], str], what: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         child = os.fork()
-    if child == 0:
-        _answer(call, reader, writer)
+    if child == 0:  # sends the text of the call, or what went wrong, and ends
+        try:
+            import resource
+
+            os.close(reader)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code says there how it died
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_CPU, (limits.SECONDS, limits.SECONDS))
+            with suppress(OSError):  # only Linux tells how much there is already
+                pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+                most = pages * os.sysconf("SC_PAGE_SIZE") + limits.MEMORY
+                resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            try:
+                message = b"+" + call().encode("utf-8", "surrogatepass")
+            except MemoryError:
+                message = b""
+            except BaseException as error:  # a panic in native code is no Exception
+                reason = (str(error).splitlines() or [""])[0][:200]
+                message = f"-{type(error).__name__}: {reason}".encode("utf-8", "replace")
+            rest = memoryview(message)
+            while rest:
+                rest = rest[os.write(writer, rest) :]
+        finally:
+            os._exit(0)  # nothing of the parent's is written or closed twice
     os.close(writer)
     try:
         with os.fdopen(reader, "rb") as answers:
@@ -94,30 +116,3 @@ def bounded(call: Callable[[], str], what: str) -> str:
         f"{what} takes more than {limits.SECONDS} s, {limits.MEMORY // limits.MIB:,} MiB of memory "
         f"or {limits.TEXT // limits.MIB} MiB of text"
     )
-
-
-def _answer(call: Callable[[], str], reader: int, writer: int) -> None:
-    """Send the text of a call, or what went wrong, and end this process."""
-    try:
-        import resource
-
-        os.close(reader)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # native code says there how it died
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (limits.SECONDS, limits.SECONDS))
-        with suppress(OSError):  # only Linux tells how much there is already
-            pages = int(Path("/proc/self/statm").read_bytes().split()[0])
-            most = pages * os.sysconf("SC_PAGE_SIZE") + limits.MEMORY
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        try:
-            answer = b"+" + call().encode("utf-8", "surrogatepass")
-        except MemoryError:
-            answer = b""
-        except BaseException as error:  # a panic in native code is no Exception
-            said = (str(error).splitlines() or [""])[0][:200]
-            answer = f"-{type(error).__name__}: {said}".encode("utf-8", "replace")
-        rest = memoryview(answer)
-        while rest:
-            rest = rest[os.write(writer, rest) :]
-    finally:
-        os._exit(0)  # nothing of the parent's is written or closed twice

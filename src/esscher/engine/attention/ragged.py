@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.attention.compiled.ragged import Lists, lists_of
+from esscher.engine.attention.compiled.ragged import (
+    TYPES,
+    PackedLists,
+    attend_lists,
+    pack_lists,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +66,9 @@ class Segments:
         return len(self.start), self.keys.shape[1], self.values.shape[1]
 
     @cached_property
-    def compiled(self) -> Lists | None:
+    def compiled(self) -> PackedLists | None:
         """The same for the compiled kernel; ``None`` where PyTorch does its work."""
-        return lists_of(self)
+        return pack_lists(self)
 
 
 # Attention over lists of different lengths in operations of PyTorch: any device and type.
@@ -76,9 +81,6 @@ class Segments:
 PIECE = 64
 #: Logits of a block of queries, in bytes.
 LOGITS = 32 * 2**20
-
-#: Largest logit, sum of weights relative to it, and weighted sum of values, of [list, query].
-Part = tuple[Tensor, Tensor, Tensor]
 
 
 def few_queries(
@@ -94,15 +96,39 @@ def few_queries(
     batch, heads, n_q, d_k = q.shape
     key_heads, tail, d_v = tail_values.shape[1:]
     group = heads // key_heads
-    tilts = _wide(q).reshape(batch * key_heads, group * n_q, d_k) * scaling
-    parts = [_pieces(tilts, segments, softcap)]
+    lists, rows = batch * key_heads, group * n_q
+    tilts = _wide(q).reshape(lists, rows, d_k) * scaling
+    # every query over its list, piece by piece
+    counts = (segments.stop - segments.start + PIECE - 1) // PIECE
+    number = torch.repeat_interleave(counts)  # the list of each piece
+    within = torch.arange(len(number), device=tilts.device) - (counts.cumsum(0) - counts)[number]
+    stop = segments.stop[number, None]
+    place = (segments.start[number] + PIECE * within)[:, None]
+    place = place + torch.arange(PIECE, device=tilts.device)
+    hidden, place = place >= stop, torch.minimum(place, stop - 1)
+    logits = _capped(tilts[number] @ _wide(segments.keys[place]).mT, softcap)
+    logits += segments.log_weight[place][:, None]
+    logits.masked_fill_(hidden[:, None], -torch.inf)
+    peak, total, sums = _sums(logits, _wide(segments.values[place]))
+    # pieces of a list together: each is brought to the largest logit of all
+    top = peak.new_full((lists, rows), -torch.inf)
+    top.scatter_reduce_(0, number[:, None].expand_as(peak), peak, "amax")
+    factor = torch.exp(peak - top[number])
+    total = torch.zeros_like(top).index_add_(0, number, factor * total)
+    sums = sums.new_zeros(lists, rows, d_v).index_add_(0, number, factor[..., None] * sums)
     if tail:
-        keys = _wide(tail_keys).reshape(batch * key_heads, tail, d_k)
+        keys = _wide(tail_keys).reshape(lists, tail, d_k)
         logits = _capped(tilts @ keys.mT, softcap).view(batch, key_heads, group, n_q, tail)
-        hidden = ~(_causal(0, n_q, n_q, tail, q.device)[None] if visible is None else visible)
-        logits = logits.masked_fill_(hidden[:, None, None], -torch.inf).flatten(2, 3).flatten(0, 1)
-        parts.append(_part(logits, _wide(tail_values).reshape(batch * key_heads, tail, d_v)))
-    _, total, sums = _merged(parts)
+        unseen = ~(_causal(0, n_q, n_q, tail, q.device)[None] if visible is None else visible)
+        logits = logits.masked_fill_(unseen[:, None, None], -torch.inf).view(lists, rows, tail)
+        tail_top, tail_total, tail_sums = _sums(
+            logits, _wide(tail_values).reshape(lists, tail, d_v)
+        )
+        largest = torch.maximum(top, tail_top)
+        largest = largest.where(largest.isfinite(), 0.0)
+        first, second = torch.exp(top - largest), torch.exp(tail_top - largest)
+        total = first * total + second * tail_total
+        sums = first[..., None] * sums + second[..., None] * tail_sums
     outputs = sums / total.where(total > 0, 1.0)[..., None]
     return outputs.view(batch, heads, n_q, d_v).transpose(1, 2).to(q.dtype).contiguous()
 
@@ -146,8 +172,8 @@ def many_queries(
             weights = torch.softmax(per_query, -1)
             if not kept:  # softmax over nothing is not a number
                 weights.masked_fill_(~seen[:, :last].any(-1)[:, None], 0.0)
-            found = weights.flatten(0, 1) @ values[: kept + last]
-            outputs[b, low:high, of] = found.view(group, high - low, d_v).transpose(0, 1)
+            rows = weights.flatten(0, 1) @ values[: kept + last]
+            outputs[b, low:high, of] = rows.view(group, high - low, d_v).transpose(0, 1)
     return outputs
 
 
@@ -166,45 +192,14 @@ def _causal(low: int, high: int, n_q: int, tail: int, device: torch.device) -> T
     return torch.arange(tail, device=device) <= last[:, None]
 
 
-def _pieces(tilts: Tensor, segments: Segments, softcap: float | None) -> Part:
-    """Every query over its list."""
-    lists, rows, _ = tilts.shape
-    counts = (segments.stop - segments.start + PIECE - 1) // PIECE
-    number = torch.repeat_interleave(counts)  # the list of each piece
-    within = torch.arange(len(number), device=tilts.device) - (counts.cumsum(0) - counts)[number]
-    stop = segments.stop[number, None]
-    place = (segments.start[number] + PIECE * within)[:, None]
-    place = place + torch.arange(PIECE, device=tilts.device)
-    hidden, place = place >= stop, torch.minimum(place, stop - 1)
-    logits = _capped(tilts[number] @ _wide(segments.keys[place]).mT, softcap)
-    logits += segments.log_weight[place][:, None]
-    logits.masked_fill_(hidden[:, None], -torch.inf)
-    peak, total, sums = _part(logits, _wide(segments.values[place]))
-    top = peak.new_full((lists, rows), -torch.inf)
-    top.scatter_reduce_(0, number[:, None].expand_as(peak), peak, "amax")
-    factor = torch.exp(peak - top[number])
-    return (
-        top,
-        torch.zeros_like(top).index_add_(0, number, factor * total),
-        sums.new_zeros(lists, rows, sums.shape[-1]).index_add_(0, number, factor[..., None] * sums),
-    )
+def _sums(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Largest logit, sum of weights relative to it, and weighted sum of values, of each query.
 
-
-def _part(logits: Tensor, values: Tensor) -> Part:
-    """Of logits [list, query, key], some of which may be minus infinity."""
+    Some logits, [list, query, key], may be minus infinity.
+    """
     peak = logits.amax(-1)
     weights = logits.sub_(peak.where(peak.isfinite(), 0.0)[..., None]).exp_()
     return peak, weights.sum(-1), weights @ values
-
-
-def _merged(parts: list[Part]) -> Part:
-    """The parts together: each is brought to the largest logit of all."""
-    peaks = torch.stack([peak for peak, _, _ in parts])
-    top = peaks.amax(0)
-    factors = torch.exp(peaks - top.where(top.isfinite(), 0.0))
-    total = sum(f * part[1] for f, part in zip(factors, parts, strict=True))
-    sums = sum(f[..., None] * part[2] for f, part in zip(factors, parts, strict=True))
-    return top, torch.as_tensor(total), torch.as_tensor(sums)
 
 
 # Attention over lists of kept keys, of a different length for every head, and a dense tail.
@@ -254,43 +249,18 @@ def ragged_attention(
         [batch, heads, n_q, d_v] in the type of q: a view of an array [batch, n_q, heads, d_v]. A
         query that sees no key at all gets 0.
     """
-    _check(q, segments, tail_keys, tail_values, visible)
-    lists = segments.compiled
-    if lists is not None and lists.take(q, tail_keys, tail_values):
-        outputs = lists.attend(q, tail_keys, tail_values, scaling, softcap, visible)
-    else:
-        attend = few_queries if _few(q, segments) else many_queries
-        outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
-    return outputs.transpose(1, 2)
-
-
-def _few(q: Tensor, segments: Segments) -> bool:
-    """Whether PyTorch does all lists at once.
-
-    A processor starts operations fast enough to do one list after the other, if there are few
-    lists, or if they are so long that putting them side by side costs more.
-    """
-    lists = segments.sizes[0]
-    short = lists >= 6 and len(segments.keys) < 512 * lists
-    return q.shape[2] <= FEW and (short or not q.is_cpu)
-
-
-def _check(
-    q: Tensor, segments: Segments, tail_keys: Tensor, tail_values: Tensor, visible: Tensor | None
-) -> None:
-    """Shapes that belong together: the compiled kernel would read elsewhere."""
     batch, heads, n_q, d_k = q.shape
     texts, key_heads, tail, width = tail_keys.shape
-    lists, width_k, width_v = segments.sizes
-    sound = (
+    count, width_k, width_v = segments.sizes
+    # the compiled kernel would read elsewhere
+    if not (
         texts == batch
         and heads % key_heads == 0
         and width == d_k == width_k
         and tail_values.shape == (batch, key_heads, tail, width_v)
-        and lists == batch * key_heads
+        and count == batch * key_heads
         and (visible is None or visible.shape in ((batch, n_q, tail), (1, n_q, tail)))
-    )
-    if not sound:
+    ):
         shapes = {
             "q": q,
             "keys": segments.keys,
@@ -300,7 +270,27 @@ def _check(
             "tail_values": tail_values,
             "visible": visible,
         }
-        found = ", ".join(f"{k} {list(x.shape)}" for k, x in shapes.items() if x is not None)
-        raise InputError(f"these do not belong together: {found}")
+        listed = ", ".join(f"{k} {list(x.shape)}" for k, x in shapes.items() if x is not None)
+        raise InputError(f"these do not belong together: {listed}")
     if visible is not None and visible.dtype != torch.bool:
         raise InputError(f"visible is of type {visible.dtype}; it must be of torch.bool")
+    lists, dtype = segments.compiled, segments.keys.dtype
+    if (
+        lists is not None
+        and tail_keys.dtype is dtype
+        and tail_values.dtype is dtype
+        and q.dtype in TYPES
+        and q.is_cpu
+        and tail_keys.is_cpu
+        and tail_values.is_cpu
+        and tail_keys.stride(3) == 1
+        and tail_values.stride(3) == 1
+    ):
+        outputs = attend_lists(lists, q, tail_keys, tail_values, scaling, softcap, visible)
+    else:
+        # A processor starts operations fast enough to do one list after the other, if there are few
+        # lists, or if they are so long that putting them side by side costs more.
+        short = count >= 6 and len(segments.keys) < 512 * count
+        attend = few_queries if n_q <= FEW and (short or not q.is_cpu) else many_queries
+        outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
+    return outputs.transpose(1, 2)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Powers of the scores in the samples, among which each key head has its own.
 POWERS = (0.5, 0.75, 1.0, 1.5)
-#: Sinks and recent tokens of a decoder; recent ones are this share of what a head keeps at most.
+#: Sinks and recent tokens; recent ones are this share of what a head keeps at most.
 SINKS, RECENT, SHARE = 4, 32, 1 / 16
 
 Tokens: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
@@ -31,7 +31,7 @@ TokenGrid: TypeAlias = Annotated[
     tuple[Annotated[tuple[Tokens, ...], Meta(min_length=1, max_length=100_000)], ...],
     Meta(min_length=1, max_length=100_000),
 ]
-#: Queries by which tokens are scored: the last ones of the prompt, all of them moved behind it, or
+#: Queries by which tokens are scored: the last ones of the prompt, all of them moved after it, or
 #: those with which the model repeats it.
 Score: TypeAlias = Literal["all", "last", "repeat"]
 #: What is kept by the scores: a weighted sample whose weights and values are fitted to the answers
@@ -53,21 +53,9 @@ class Keeping(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.sinks + self.recent
 
 
-def keeping_for(keys: int, causal: bool, budget: float = 1.0) -> Keeping:
-    """A decoder keeps sinks and recent tokens, an encoder its delimiters.
-
-    Parameters
-    ----------
-    keys
-        Tokens of which a budget is kept.
-    causal
-        Whether the model is a decoder.
-    budget
-        Share of them that is kept.
-    """
-    if causal:
-        return Keeping(sinks=SINKS, recent=min(RECENT, int(SHARE * budget * keys)))
-    return Keeping(sinks=1, recent=1)
+def keeping_for(prefix: int, budget: float = 1.0) -> Keeping:
+    """Sinks and recent tokens that are always kept, where a share ``budget`` of a prefix is."""
+    return Keeping(sinks=SINKS, recent=min(RECENT, int(SHARE * budget * prefix)))
 
 
 class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,18 +118,18 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
         InputError
             If it has other weights.
         """
-        own = self.model
-        stored, now = structs.asdict(own), structs.asdict(loaded.record)
+        model, shape = self.model, loaded.shape
+        stored, now = structs.asdict(model), structs.asdict(loaded.record)
         weights = compare_weights(stored, now)
-        same_shape = (loaded.shape.layers, loaded.shape.key_heads) == (own.layers, own.key_heads)
+        same_shape = (shape.layers, shape.key_heads) == (model.layers, model.key_heads)
         if same_shape and weights == "other type":
             warnings.warn(
                 f"{loaded.name!r} has {type_difference(stored, now)}: the plan is used, "
-                f"but what it says of errors was measured in {own.dtype}",
+                f"but what it says of errors was measured in {model.dtype}",
                 stacklevel=4,
             )
         elif not same_shape or weights != "same":
             raise InputError(
-                f"the plan is for {own.name!r} with weights {own.weight_hash[:12]}, not for "
+                f"the plan is for {model.name!r} with weights {model.weight_hash[:12]}, not for "
                 f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"
             )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
@@ -20,7 +19,8 @@ from esscher.engine.cache.hooks import Call, attach
 from esscher.engine.cache.layer import SLACK, ReducedLayer, restore_sliding
 from esscher.engine.cache.repeating import Instruction
 from esscher.engine.cache.scores import WINDOW
-from esscher.engine.cache.selection import Kept, PlannedRule
+from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.storage import Kept
 from esscher.engine.models import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
@@ -120,16 +120,11 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         if self.rule is None or self.rule.score != "repeat" or tokens == 0:
             return False
         if self.get_seq_length() == 0:
-            return not self.rule.keeps_all(tokens)
-        held = self.reduced[0].tail.length
-        full = tokens >= WINDOW and held + tokens > self.rule.recent + SLACK
+            rule, layers = self.rule, range(len(self.layers))
+            return not all(rule.keeps_all(layer, tokens) for layer in layers)
+        length = self.reduced[0].tail.length + tokens
+        full = tokens >= WINDOW and length > self.rule.keeping.recent + SLACK
         return self.call.reading or (self.decode == "budget" and full)
-
-    def stop_reading(self) -> None:
-        """A prompt was read in pieces, to its end."""
-        if self.decode == "keep":
-            for layer in self.reduced:
-                layer.recent = layer.carried = None
 
     @property
     def kept(self) -> NDArray[np.int64]:
@@ -140,7 +135,7 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         key_heads = self._key_heads
         return np.array(
             [
-                (layer.kept if isinstance(layer, ReducedLayer) else [_held(layer)] * key_heads)
+                (layer.kept if isinstance(layer, ReducedLayer) else [_tokens_of(layer)] * key_heads)
                 or [0] * key_heads
                 for layer in self.layers
             ],
@@ -242,16 +237,16 @@ def planned_cache(
     if score not in (None, *get_args(Score)):
         raise InputError(f"score is {score!r}; choose 'all', 'last' or 'repeat'")
     bound = None if length is None else as_dim(length, "length")
-    rule = PlannedRule.of(loaded, budgets, seed, bound, score)
+    rule = PlannedRule(loaded, budgets, seed, bound, score)
     if rule.score == "repeat":
         Instruction.of(loaded)  # there must be a tokenizer
     return ReducedCache(loaded, rule, decode=decode, chunk=chunk)
 
 
 def reduced_copy(
-    loaded: LoadedModel, dense: Any, keep: Callable[[int, Tensor], Sequence[Kept]]
+    loaded: LoadedModel, dense: Any, *kept: Mapping[int, Sequence[Kept]]
 ) -> ReducedCache:
-    """Make a cache of one text that holds part of what a dense one does.
+    """Make a cache that holds part of what a dense one does, or several parts of it.
 
     Parameters
     ----------
@@ -259,37 +254,22 @@ def reduced_copy(
         The model.
     dense
         A cache of transformers that has read one text; it is left as it is.
-    keep
-        What is kept by each key head, from the number of a layer and its values [key heads, tokens,
-        d_v]. Not asked for layers with a sliding window, which keep what they have.
+    kept
+        What is kept by each key head, by layer; layers with a sliding window keep what they have.
+        Several parts become a batch, as if they were of several texts.
     """
-    return reduced_copies(loaded, dense, [keep])
-
-
-def reduced_copies(
-    loaded: LoadedModel, dense: Any, keeps: Sequence[Callable[[int, Tensor], Sequence[Kept]]]
-) -> ReducedCache:
-    """Make a cache that holds several parts of one text, as if they were of several texts.
-
-    Parameters
-    ----------
-    loaded, dense
-        As for :func:`~esscher.engine.cache.cache.reduced_copy`.
-    keeps
-        What every part keeps, given in the same way.
-    """
-    out, count = ReducedCache(loaded), len(keeps)
-    for number, (layer, own) in enumerate(zip(out.layers, dense.layers, strict=True)):
-        keys, values = (x.expand(count, -1, -1, -1) for x in (own.keys, own.values))
+    out, count = ReducedCache(loaded), len(kept)
+    for number, (layer, source) in enumerate(zip(out.layers, dense.layers, strict=True)):
+        keys, values = (x.expand(count, -1, -1, -1) for x in (source.keys, source.values))
         if isinstance(layer, ReducedLayer):
-            kept = [keep(number, own.values[0]) for keep in keeps]
-            layer.fill(keys, values, kept, [torch.arange(own.keys.shape[2])] * count)
+            present = [torch.arange(keys.shape[2])] * count
+            layer.fill(keys, values, [part[number] for part in kept], present)
         else:
-            restore_sliding(layer, keys, values, own.cumulative_length)
+            restore_sliding(layer, keys, values, source.cumulative_length)
     return out
 
 
-def _held(layer: Any) -> int:
+def _tokens_of(layer: Any) -> int:
     return 0 if layer.keys is None else int(layer.keys.shape[0] * layer.keys.shape[2])
 
 

@@ -1,4 +1,10 @@
-"""One call of a model on a reduced cache: what all its layers share."""
+"""Attention of a model goes to its reduced cache, and what all layers of a call share.
+
+A model asks its configuration for the name of an attention function. While its backbone is called
+with a reduced cache, that name is a private one, whose function passes keys back to the cache
+that handed them out. Called with any other cache, or none, the model is what it was: its forward
+looks at one argument and does nothing else.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -33,19 +40,11 @@ from esscher.engine.models.inputs import read_mask
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
-
-class TailMask(NamedTuple):
-    """A mask as far as it concerns the tail.
-
-    ``visible`` is [batch, n_q, tail], None if every query sees all up to its own; ``hidden`` is
-    [batch, n_q], True at new tokens that are padding, None if there are none.
-    """
-
-    visible: Tensor | None
-    hidden: Tensor | None
-
-
-NO_MASK = TailMask(None, None)
+#: Attribute of a backbone that has a :class:`Switch`.
+SWITCH = "_esscher_switch"
+#: A mask as far as it concerns the tail: which keys every query sees, [batch, n_q, tail] (None: all
+#: up to its own), and new tokens that are padding, [batch, n_q] (None: there are none).
+TailMask: TypeAlias = tuple[Tensor | None, Tensor | None]
 
 
 @dataclass
@@ -66,6 +65,8 @@ class Call:
         Last tokens of every text before those of a piece, as far as they are known.
     unfinished
         Whether a call goes on, or did not come to its end.
+    mask
+        The mask of the call, and what was read from it: it is the same for all layers.
     """
 
     reading: bool = False
@@ -74,16 +75,10 @@ class Call:
     repeating: list[tuple[int, int]] | None = None
     earlier: list[Tensor] | None = field(default=None, repr=False)
     unfinished: bool = False
-    _mask: Tensor | None = field(default=None, repr=False)
-    _read: TailMask = field(default=NO_MASK, repr=False)
-
-    def hand_out(self, layer: int) -> None:
-        """Note that keys of a layer go to the model, which must bring them back for attention."""
-        self.check_returned()
-        self.handed = layer
+    mask: tuple[Tensor, TailMask] | None = field(default=None, repr=False)
 
     def check_returned(self) -> None:
-        """Refuse to go on from keys that did not come back.
+        """Refuse to go on from keys that were handed to the model and did not come back.
 
         Raises
         ------
@@ -97,10 +92,30 @@ class Call:
                 "ran. Start again with a new cache (plan.cache(model)), or cache.reset()"
             )
 
+    def check_finished(self) -> None:
+        """Refuse to go on from a call of which some layers know and others do not.
+
+        Raises
+        ------
+        InputError
+            If it was interrupted, or failed.
+        """
+        if self.unfinished:
+            raise InputError(
+                "the cache is unfinished: a call with it was interrupted, or failed, and its "
+                "layers hold different tokens. Start again with a new cache (plan.cache(model)), "
+                "or cache.reset()"
+            )
+
+    def finish(self) -> None:
+        """Forget the call, but not whether it came to its end."""
+        self.reading, self.handed, self.repeats, self.repeating = False, None, False, None
+        self.earlier = self.mask = None
+
     def tail_mask(
         self, mask: Tensor | None, queries: int, tail: int, padding: Tensor | None
     ) -> TailMask:
-        """Read the mask of a call; it is the same for all layers, and read once.
+        """Read the mask of a call.
 
         Parameters
         ----------
@@ -122,87 +137,39 @@ class Call:
             or shows their padding: what is kept of them stands for all of them.
         """
         if mask is None:
-            return NO_MASK
-        if mask is not self._mask:
-            self._mask, self._read = mask, _read(mask, queries, tail, padding)
-        return self._read
-
-    def check_finished(self) -> None:
-        """Refuse to go on from a call of which some layers know and others do not.
-
-        Raises
-        ------
-        InputError
-            If it was interrupted, or failed.
-        """
-        if self.unfinished:
+            return None, None
+        if self.mask is not None and self.mask[0] is mask:
+            return self.mask[1]
+        if mask.shape[1] != 1:
             raise InputError(
-                "the cache is unfinished: a call with it was interrupted, or failed, and its "
-                "layers hold different tokens. Start again with a new cache (plan.cache(model)), "
-                "or cache.reset()"
+                f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache "
+                "it must be the same for all heads"
             )
-
-    def finish(self) -> None:
-        """Forget the call, but not whether it came to its end."""
-        self.reading, self.handed, self.repeats, self.repeating = False, None, False, None
-        self.earlier = None
-        self.forget_mask()
-
-    def forget_mask(self) -> None:
-        """Forget the mask of a call."""
-        self._mask, self._read = None, NO_MASK
-
-
-def _read(mask: Tensor, queries: int, tail: int, padding: Tensor | None) -> TailMask:
-    if mask.shape[1] != 1:
-        raise InputError(
-            f"the attention mask differs between {mask.shape[1]} heads; with a reduced cache it "
-            "must be the same for all heads"
-        )
-    visible, _, bias = read_mask(mask, mask.shape[-1])
-    if bias is not None:
-        raise InputError(
-            "the attention mask adds numbers to the logits; with a reduced cache it can only hide "
-            "tokens"
-        )
-    assert visible is not None
-    first = mask.shape[-1] - tail
-    shown, own = visible[:, 0, :, :first], visible[:, 0, :, first:]
-    wrong = ~shown if padding is None else shown == padding.to(shown.device)[:, None]
-    if bool(wrong.any()):
-        text, query, token = torch.nonzero(wrong)[0].tolist()
-        does = "shows padding at" if bool(shown[text, query, token]) else "hides"
-        raise InputError(
-            "the attention mask does not show the tokens that the cache was filled with: it "
-            f"{does} token {token} of text {text}. What is kept of them stands for all of them; "
-            "hand in a mask with the same padding as before, or read the text again with a new "
-            "cache (plan.cache(model)), or cache.reset()"
-        )
-    hidden = ~own[..., tail - queries :].any(1)
-    causal = torch.ones(queries, tail, dtype=torch.bool, device=own.device).tril(tail - queries)
-    return TailMask(
-        visible=None if bool((own == causal).all()) else own,
-        hidden=hidden if bool(hidden.any()) else None,
-    )
-
-
-def no_gradients() -> InputError:
-    """Queries, keys or values expect gradients: they would get none, and nobody would know."""
-    return InputError(
-        "no gradients flow through a reduced cache, and the model's weights or inputs expect some; "
-        "call the model within torch.no_grad(), or after model.requires_grad_(False)"
-    )
-
-
-# A model that knows reduced caches: they compute attention on what they hold, themselves.
-#
-# A model asks its configuration for the name of an attention function. While its backbone is called
-# with a reduced cache, that name is a private one, whose function passes keys back to the cache
-# that handed them out. Called with any other cache, or none, the model is what it was: its forward
-# looks at one argument and does nothing else.
-
-#: Attribute of a backbone that has one.
-SWITCH = "_esscher_switch"
+        every, _, bias = read_mask(mask, mask.shape[-1])
+        if bias is not None:
+            raise InputError(
+                "the attention mask adds numbers to the logits; with a reduced cache it can only "
+                "hide tokens"
+            )
+        assert every is not None
+        first = mask.shape[-1] - tail
+        shown, visible = every[:, 0, :, :first], every[:, 0, :, first:]
+        wrong = ~shown if padding is None else shown == padding.to(shown.device)[:, None]
+        if bool(wrong.any()):
+            text, query, token = torch.nonzero(wrong)[0].tolist()
+            does = "shows padding at" if bool(shown[text, query, token]) else "hides"
+            raise InputError(
+                "the attention mask does not show the tokens that the cache was filled with: it "
+                f"{does} token {token} of text {text}. What is kept of them stands for all of "
+                "them; hand in a mask with the same padding as before, or read the text again with "
+                "a new cache (plan.cache(model)), or cache.reset()"
+            )
+        hidden = ~visible[..., tail - queries :].any(1)
+        causal = torch.ones(queries, tail, dtype=torch.bool, device=visible.device)
+        plain = bool((visible == causal.tril(tail - queries)).all())
+        result = None if plain else visible, hidden if bool(hidden.any()) else None
+        self.mask = mask, result
+        return result
 
 
 def attach(loaded: LoadedModel) -> None:
@@ -216,8 +183,7 @@ def attach(loaded: LoadedModel) -> None:
     family = loaded.family
     if not loaded.causal or not family.decoder:
         raise InputError(
-            f"{loaded.name!r} is an encoder and has no key cache; use plan.apply(model), which "
-            "reduces what each of its heads attends to"
+            f"{loaded.name!r} is an encoder and has no key cache; plans are for decoders"
         )
     backbone = loaded.backbone
     modules = [family.attention(block) for block in family.blocks(loaded.model)]
@@ -225,7 +191,12 @@ def attach(loaded: LoadedModel) -> None:
     check_readable(str(configs[0]._attn_implementation))
     if hasattr(backbone, SWITCH):
         return
-    _register()
+    modeling = transformers_module("transformers.modeling_utils")
+    masking = transformers_module("transformers.masking_utils")
+    for name in READABLE:
+        modeling.AttentionInterface.register(_private(name), partial(_attention, name))
+        make_mask = masking.ALL_MASK_ATTENTION_FUNCTIONS[name]
+        masking.AttentionMaskInterface.register(_private(name), make_mask)
     switch = Switch(backbone, configs)
     setattr(backbone, SWITCH, switch)
     backbone.forward = switch.forward
@@ -239,14 +210,14 @@ class Switch:
     """
 
     def __init__(self, module: nn.Module, configs: list[Any]) -> None:
-        own = vars(module).get("forward")  # of others who took its place
-        self.__setstate__((module, configs, own))
+        replaced = vars(module).get("forward")  # by others
+        self.__setstate__((module, configs, replaced))
 
     def __getstate__(self) -> Any:
-        return self._module(), self._configs, self._own
+        return self._module(), self._configs, self._replaced
 
     def __setstate__(self, state: Any) -> None:
-        module, self._configs, self._own = state
+        module, self._configs, self._replaced = state
         self._module = weakref.ref(module)  # a model is freed when it is let go
         self._turn = threading.RLock()
 
@@ -254,10 +225,10 @@ class Switch:
         """Call the backbone."""
         module = self._module()
         assert module is not None
-        forward = partial(type(module).forward, module) if self._own is None else self._own
+        forward = self._replaced or partial(type(module).forward, module)
         named = _by_name(module, args, kwargs)
-        cache = _own_cache(named.get(ARGUMENT))
-        if cache is None:
+        cache = named.get(ARGUMENT)
+        if not isinstance(getattr(cache, "call", None), Call):
             return forward(*args, **kwargs)
         return self._call(module, forward, cache, named)
 
@@ -270,14 +241,14 @@ class Switch:
             if call.reading or call.repeating is not None:
                 return self._read(module, forward, cache, kwargs)
             call.check_finished()
-            _check_autocast(kwargs)
-            _check_gradients(module, kwargs)
+            _check_inputs(module, kwargs)
             check_repeatable(cache, kwargs)
             with cache.changing():
                 kwargs = _read_first(module, cache, kwargs)
                 output = self._read(module, forward, cache, kwargs)
-                if call.reading:
-                    cache.stop_reading()
+                if call.reading and cache.decode == "keep":
+                    for layer in cache.reduced:
+                        layer.recent = layer.running = None
             return output
 
     def _read(self, module: nn.Module, forward: Any, cache: Any, kwargs: dict[str, Any]) -> Any:
@@ -298,44 +269,37 @@ class Switch:
             for config, name in zip(self._configs, names, strict=True):
                 config._attn_implementation_internal = name
         call.check_returned()
-        call.forget_mask()
+        call.mask = None
         if first and call.repeats:
             repeat_read(module, cache, kwargs)
         return output
 
 
-def _check_autocast(kwargs: dict[str, Any]) -> None:
-    ids = kwargs.get("input_ids")
-    given = kwargs.get("inputs_embeds") if ids is None else ids
+def no_gradients() -> InputError:
+    """Queries, keys or values expect gradients: they would get none, and nobody would know."""
+    return InputError(
+        "no gradients flow through a reduced cache, and the model's weights or inputs expect some; "
+        "call the model within torch.no_grad(), or after model.requires_grad_(False)"
+    )
+
+
+def _check_inputs(module: nn.Module, kwargs: dict[str, Any]) -> None:
+    """Refuse autocast, and weights and inputs that expect gradients, before tokens are taken."""
+    ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+    given = embeds if ids is None else ids
     if given is not None and torch.is_autocast_enabled(given.device.type):
         raise InputError(
             "a reduced cache holds keys in the type of the model, and torch.autocast would change "
             "it on the way; call the model outside of torch.autocast (load it in bfloat16 if that "
             "is what you want)"
         )
-
-
-def _check_gradients(module: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Refuse weights and inputs that expect gradients before any layer has taken tokens."""
-    if not torch.is_grad_enabled():
-        return
-    given = (*module.parameters(), kwargs.get("inputs_embeds"))
-    if any(x is not None and x.requires_grad for x in given):
+    expecting = (*module.parameters(), embeds) if torch.is_grad_enabled() else ()
+    if any(x is not None and x.requires_grad for x in expecting):
         raise no_gradients()
 
 
 def _private(name: str) -> str:
     return f"{PREFIX}cache_{name}"
-
-
-def _register() -> None:
-    """Make the private names known to transformers; done once."""
-    modeling = transformers_module("transformers.modeling_utils")
-    masking = transformers_module("transformers.masking_utils")
-    for name in READABLE:
-        modeling.AttentionInterface.register(_private(name), partial(_attention, name))
-        make_mask = masking.ALL_MASK_ATTENTION_FUNCTIONS[name]
-        masking.AttentionMaskInterface.register(_private(name), make_mask)
 
 
 def _attention(
@@ -390,36 +354,26 @@ def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[s
     inputs = kwargs.get(name)
     if inputs is None or not cache.splits(inputs.shape[1]):
         return kwargs
-    tokens, seen, chunk = inputs.shape[1], cache.get_seq_length(), cache.chunk
-    assert chunk is not None
-    # pieces of equal length, as far as they can be
-    pieces = -(-tokens // chunk)
-    ends = [tokens * (i + 1) // pieces for i in range(pieces)]
-    cache.call.reading, start = True, 0
-    for end in ends[:-1]:
-        module(**_piece(kwargs, name, start, end, seen))
-        start = end
-        cache.call.earlier = tokens_before(kwargs, start)
-    return _piece(kwargs, name, start, tokens, seen)
-
-
-def _piece(kwargs: dict[str, Any], name: str, start: int, end: int, seen: int) -> dict[str, Any]:
-    """Arguments that read some of the tokens of a call."""
-    out = kwargs | {name: kwargs[name][:, start:end]}
     mask, places = kwargs.get("attention_mask"), kwargs.get("position_ids")
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.ndim != 2:
-            raise InputError(
-                "a prompt can be read in pieces with an attention mask [batch, tokens], and this "
-                "model was handed another; leave chunk out (a model that also reads images makes "
-                "its masks itself: load its text model)"
-            )
-        out["attention_mask"] = mask[:, : seen + end]
-    if places is not None:
-        out["position_ids"] = places[..., start:end]
-    return out
-
-
-def _own_cache(argument: Any) -> Any:
-    """The argument if it is a cache that computes attention itself, else None."""
-    return argument if isinstance(getattr(argument, "call", None), Call) else None
+    if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
+        raise InputError(
+            "a prompt can be read in pieces with an attention mask [batch, tokens], and this "
+            "model was handed another; leave chunk out (a model that also reads images makes "
+            "its masks itself: load its text model)"
+        )
+    tokens, seen = inputs.shape[1], cache.get_seq_length()
+    # pieces of equal length, as far as they can be
+    count = -(-tokens // cache.chunk)
+    ends = [tokens * i // count for i in range(count + 1)]
+    cache.call.reading = True
+    for start, end in pairwise(ends):
+        piece = kwargs | {name: inputs[:, start:end]}
+        if mask is not None:
+            piece["attention_mask"] = mask[:, : seen + end]
+        if places is not None:
+            piece["position_ids"] = places[..., start:end]
+        if start > 0:
+            cache.call.earlier = tokens_before(kwargs, start)
+        if end < tokens:
+            module(**piece)
+    return piece

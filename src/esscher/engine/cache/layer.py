@@ -1,10 +1,18 @@
-"""What a layer of a reduced cache holds: lists of kept tokens, and a tail of the newest ones."""
+"""One layer of a reduced cache: lists of kept tokens, and a tail of the newest ones.
+
+The prompt goes through the model's own attention. Then every key head keeps its budget of it, as
+a list of keys, values and log-weights in flat arrays, and the rest is freed before the next layer
+is computed. Tokens that follow are appended to the tail. Attention is over both parts.
+
+Tokens of the tail are selected again together with those of the lists when a prompt is read in
+pieces, or when the budgets hold for generated tokens too; the latest stay in the tail.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,25 +23,63 @@ from esscher.core.errors import InputError
 from esscher.core.memory import give_back
 from esscher.core.shown import counted
 from esscher.engine.attention.ragged import Segments, ragged_attention
-from esscher.engine.cache.fitting import Asked
+from esscher.engine.cache.fitting import (
+    QUERIES,
+    QueryTargets,
+    fit_kept,
+    query_targets,
+    spread_rows,
+)
 from esscher.engine.cache.hooks import Call, no_gradients
-from esscher.engine.cache.selection import Kept, Looked, PlannedRule, Waiting, judged, look_at_held
+from esscher.engine.cache.scores import (
+    WINDOW,
+    Repetition,
+    capped,
+    column_sums,
+    combined,
+    key_scores,
+    moves,
+)
+from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import (
-    Carried,
+    CachedTokens,
+    Kept,
     RecentQueries,
+    RunningScores,
     Tail,
-    bytes_of,
-    chosen_lists,
+    cached_tokens,
     packed,
 )
 from esscher.engine.models.capture import layer_inputs, owned, scaling_of
 from esscher.engine.models.transformers_library import transformers_module
+from esscher.engine.models.weights import rotate
 
 _base: Any = transformers_module("transformers.cache_utils").CacheLayerMixin
 
+#: Tokens by which the tail may exceed what it keeps before they are selected again: each time costs
+#: about as much as a token.
+SLACK = 128
+#: Bytes of a layer's keys from which the memory of the layers before is given back at once: that
+#: takes milliseconds, and without it peaks were above those of a dense cache.
+LARGE = 2**21
 
-class HoldingLayer(_base):  # type: ignore[misc]
-    """A layer of a transformers cache that holds part of the tokens.
+
+class PendingPrompt(NamedTuple):
+    """What was read and has to be repeated before part of it is kept, by list.
+
+    ``scores`` are those by its own queries, ``targets`` what these get from all tokens (None if
+    nothing is fitted), ``repetitions`` the attention of the queries that repeat it; ``first`` says
+    that nothing was read before.
+    """
+
+    scores: Sequence[Tensor]
+    targets: Sequence[QueryTargets | None]
+    repetitions: list[Repetition]
+    first: bool
+
+
+class ReducedLayer(_base):  # type: ignore[misc]
+    """A layer of :class:`~esscher.engine.cache.cache.ReducedCache`, which computes attention.
 
     Parameters
     ----------
@@ -66,11 +112,11 @@ class HoldingLayer(_base):  # type: ignore[misc]
         self.lengths: NDArray[np.int64] | None = None
         self.padding: Tensor | None = None
         self.recent: RecentQueries | None = None
-        self.carried: Carried | None = None
-        self._waiting: Waiting | None = None
+        self.running: RunningScores | None = None
+        self._pending: PendingPrompt | None = None
         self.is_initialized = False
 
-    # What transformers asks for.
+    # The interface of transformers.
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing is set up before the first keys come."""
@@ -87,7 +133,8 @@ class HoldingLayer(_base):  # type: ignore[misc]
             )
         if key_states.requires_grad or value_states.requires_grad:
             raise no_gradients()
-        self._call.hand_out(self.number)
+        self._call.check_returned()
+        self._call.handed = self.number
         self.seen += key_states.shape[2]
         if self.segments is None:
             # read whole by the model's own attention, and reduced behind it
@@ -117,7 +164,7 @@ class HoldingLayer(_base):  # type: ignore[misc]
 
         It reads its first candidates together with the prompt: those that are wrong are the latest
         of a prompt, which are in every list. Without a trace they do not go: as queries they took
-        part in judging the prompt.
+        part in scoring the prompt.
 
         Raises
         ------
@@ -130,36 +177,32 @@ class HoldingLayer(_base):  # type: ignore[misc]
                 f"many tokens; crop(-{tokens_to_remove}) takes back {tokens_to_remove}"
             )
         count = -tokens_to_remove
-        listed = max(0, count - self.tail.length)
-        if listed > self._newest:
+        from_lists, newest = max(0, count - self.tail.length), 0
+        if self.segments is not None and self.batch_size == 1 and not self.turns:
+            # the latest tokens of a single prompt are at the end of every list
+            shortest = int((self.segments.stop - self.segments.start).min())
+            newest = min(self._recent_tokens - (self._prompt - self.listed), shortest)
+        if from_lists > newest:
             raise InputError(
                 f"{counted(count, 'token')} had to be taken back, and the cache can give back "
-                f"{self.tail.length + self._newest}: the others were reduced already"
+                f"{self.tail.length + newest}: the others were reduced already"
             )
         if count == 0:
             return
         assert self.lengths is not None
         assert self.segments is not None
-        gone = self.tail.valid_counts(count - listed) + listed
-        self.lengths = self.lengths - gone
-        self.tail.drop_last(count - listed)
-        if listed:
-            self.segments = replace(self.segments, stop=self.segments.stop - listed)
+        left = self.tail.length - (count - from_lists)
+        self.lengths = self.lengths - self.tail.valid[:, left:].sum(1).numpy() - from_lists
+        self.tail.length = left
+        if from_lists:
+            self.segments = replace(self.segments, stop=self.segments.stop - from_lists)
         self.seen -= count
         if self.padding is not None:
             self.padding = self.padding[:, : self.listed]
         if self.recent is not None:
-            self.recent.forget_from(self.seen)
-        if self.carried is not None:
-            self.carried.crop(self.tail.length)
-
-    @property
-    def _newest(self) -> int:
-        """Latest tokens of a single prompt that are at the end of every list."""
-        if self.segments is None or self.batch_size != 1 or self.turns:
-            return 0
-        shortest = int((self.segments.stop - self.segments.start).min())
-        return min(self.recent_tokens - (self._prompt - self.listed), shortest)
+            self.recent.places[self.recent.places >= self.seen] = -1
+        if self.running is not None:
+            self.running.tail = self.running.tail[..., :left]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Texts in another order; lists are not copied, beams of a text share them."""
@@ -174,27 +217,28 @@ class HoldingLayer(_base):  # type: ignore[misc]
         if self.segments is None:
             return
         assert self.lengths is not None
-        index = indices.to(self.segments.start.device)
-        self.segments = chosen_lists(self.segments, index, self.batch_size)
+        index, host = indices.to(self.segments.start.device), indices.cpu()
+        start, stop = (
+            x.view(self.batch_size, -1)[index].reshape(-1)
+            for x in (self.segments.start, self.segments.stop)
+        )
+        self.segments = replace(self.segments, start=start, stop=stop)
         self.tail.select(index)
-        self.lengths = self.lengths[indices.cpu().numpy()]
+        self.lengths = self.lengths[host.numpy()]
         if self.padding is not None:
-            self.padding = self.padding[indices.cpu()]
-        for part in (self.recent, self.carried):
-            if part is not None:
-                part.select(index)
+            self.padding = self.padding[host]
+        if self.recent is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                self.recent.queries = self.recent.queries[index]
+        if self.running is not None:
+            self.running.tail = self.running.tail[host]
 
     @property
     def batch_size(self) -> int:
         """Texts; -1 before there are any."""
         return -1 if self.lengths is None else len(self.lengths)
 
-    @property
-    def recent_tokens(self) -> int:
-        """Tokens that stay in the tail when others are judged."""
-        return 0 if self.rule is None else self.rule.recent
-
-    # What it holds.
+    # What it stores.
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -203,9 +247,9 @@ class HoldingLayer(_base):  # type: ignore[misc]
         keys: Tensor,
         values: Tensor,
         kept: Sequence[Sequence[Kept]],
-        own: Sequence[Tensor],
+        present: Sequence[Tensor],
     ) -> None:
-        """Hold part of a prompt.
+        """Store part of a prompt.
 
         Parameters
         ----------
@@ -213,13 +257,22 @@ class HoldingLayer(_base):  # type: ignore[misc]
             Of all its tokens, [batch, key heads, tokens, d].
         kept
             What is kept, by text and key head.
-        own
+        present
             Numbers of the tokens of every text that are not padding.
         """
-        lists = [(b, g, one) for b, text in enumerate(kept) for g, one in enumerate(text)]
-        segments = packed([(keys[b, g], values[b, g], one) for b, g, one in lists])
-        hidden = padding_of(own, keys.shape[2])
-        self.restore(segments, np.array([len(one) for one in own]), keys.shape[2], padding=hidden)
+        segments = packed(
+            [
+                (keys[b, g], values[b, g], head)
+                for b, text in enumerate(kept)
+                for g, head in enumerate(text)
+            ]
+        )
+        hidden = torch.ones(len(present), keys.shape[2], dtype=torch.bool)
+        for text, there in zip(hidden, present, strict=True):
+            text[there.cpu()] = False
+        lengths = np.array([len(there) for there in present])
+        padding = hidden if bool(hidden.any()) else None
+        self.restore(segments, lengths, keys.shape[2], padding=padding)
         self.tail.start(keys, values)
 
     def restore(
@@ -230,18 +283,18 @@ class HoldingLayer(_base):  # type: ignore[misc]
         turns: int = 0,
         padding: Tensor | None = None,
     ) -> None:
-        """Hold these lists, of texts of these lengths without the padding among them."""
+        """Store these lists, of texts of these lengths without the padding among them."""
         self.segments, self.lengths, self.padding = segments, lengths, padding
         self.seen, self.turns, self.is_initialized = seen, turns, True
         self._prompt = seen
 
     @property
     def kept(self) -> list[int]:
-        """Tokens held by each key head, of all texts together."""
-        if self.segments is None or self.lengths is None:
+        """Tokens stored by each key head, of all texts together."""
+        if self.segments is None:
             return []
         lists = (self.segments.stop - self.segments.start).view(self.batch_size, -1)
-        return [int(one) + self.batch_size * self.tail.length for one in lists.sum(0)]
+        return [int(count) + self.batch_size * self.tail.length for count in lists.sum(0)]
 
     @property
     def listed(self) -> int:
@@ -253,9 +306,13 @@ class HoldingLayer(_base):  # type: ignore[misc]
         """Bytes of keys, values and weights, shared ones once, and of the room in the tail."""
         if self.segments is None:
             return 0
-        queries = 0 if self.recent is None else self.recent.queries.nbytes
-        scores = 0 if self.carried is None else self.carried.nbytes
-        return bytes_of(self.segments) + self.tail.nbytes + queries + scores
+        lists = self.segments
+        arrays = [lists.keys, lists.values, lists.log_weight, lists.start, lists.stop]
+        if self.recent is not None:
+            arrays.append(self.recent.queries)
+        if self.running is not None:
+            arrays += [self.running.listed, self.running.tail]
+        return sum(array.nbytes for array in arrays) + self.tail.nbytes
 
     @property
     def dense_nbytes(self) -> int:
@@ -266,44 +323,12 @@ class HoldingLayer(_base):  # type: ignore[misc]
         width = keys.shape[3] * keys.itemsize + values.shape[3] * values.itemsize
         return int(self.batch_size * keys.shape[1] * self.seen * width)
 
+    @property
+    def _recent_tokens(self) -> int:
+        """Tokens that stay in the tail when others are selected again."""
+        return 0 if self.rule is None else self.rule.keeping.recent
 
-def padding_of(own: Sequence[Tensor], tokens: int) -> Tensor | None:
-    """True at padding, [batch, tokens], from the numbers of the other tokens; None without any."""
-    if all(len(one) == tokens for one in own):
-        return None
-    hidden = torch.ones(len(own), tokens, dtype=torch.bool)
-    for text, there in zip(hidden, own, strict=True):
-        text[there.cpu()] = False
-    return hidden
-
-
-def restore_sliding(layer: Any, keys: Tensor, values: Tensor, seen: int) -> None:
-    """Let transformers' layer with a sliding window hold what another one held."""
-    layer.lazy_initialization(keys, values)
-    layer.keys, layer.values, layer.cumulative_length = keys, values, seen
-
-
-# One layer of a reduced cache: lists of kept tokens, and a tail of the newest ones.
-#
-# The prompt goes through the model's own attention. Then every key head keeps its budget of it, as
-# a list of keys, values and log-weights in flat arrays, and the rest is freed before the next layer
-# is computed. Tokens that follow are appended to a tail, which is the same length for all heads, so
-# that nothing ragged is ever appended to. Attention is over both parts.
-#
-# Tokens of the tail are judged together with those of the lists when a prompt is read in pieces, or
-# when the budgets hold for generated tokens too; the latest stay in the tail.
-
-#: Tokens by which the tail may exceed what it keeps before they are judged: each time costs about
-#: as much as a token.
-SLACK = 128
-
-#: Bytes of a layer's keys from which the memory of the layers before is given back at once: that
-#: takes milliseconds, and without it peaks were above those of a dense cache.
-LARGE = 2**21
-
-
-class ReducedLayer(HoldingLayer):
-    """A layer of :class:`~esscher.engine.cache.cache.ReducedCache`, which computes attention."""
+    # Attention.
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def attend(
@@ -319,13 +344,15 @@ class ReducedLayer(HoldingLayer):
         """Compute the layer's attention; ``function`` is the model's own, for the prompt."""
         if query.requires_grad:
             raise no_gradients()
-        self._call.handed = None
+        call = self._call
+        call.handed = None
         if self.segments is None:
             result = function(module, query, key, value, attention_mask, **options)
             self._read_prompt(query, key, value, attention_mask, options)
             return result
+        assert self.lengths is not None
         queries = query.shape[2]
-        mask = self._call.tail_mask(attention_mask, queries, self.tail.length, self.padding)
+        visible, hidden = call.tail_mask(attention_mask, queries, self.tail.length, self.padding)
         scaling, softcap = scaling_of(options, query), options.get("softcap")
         output = ragged_attention(
             query,
@@ -334,49 +361,33 @@ class ReducedLayer(HoldingLayer):
             self.tail.values,
             scaling=scaling,
             softcap=softcap,
-            visible=mask.visible,
-        )
-        if self._call.repeating is not None:
-            self._repeat(query, mask.hidden, scaling, softcap)
-            return output.transpose(1, 2), None
-        self._count(queries, mask.hidden)
+            visible=visible,
+        ).transpose(1, 2)
+        if hidden is not None:
+            self.tail.hide(hidden)
+        if call.repeating is not None:
+            self._add_repetition(query, call.repeating, scaling, softcap)
+            return output, None
+        self.lengths = self.lengths + self.tail.valid[:, -queries:].sum(1).numpy()
         if self.recent is not None:
             self.recent.add(query, self.seen)
-            full = self.tail.length > self.recent_tokens + SLACK
-            if self._call.repeats or self._call.reading or full:
-                assert self.rule is not None
-                looked = look_at_held(
-                    self.rule,
-                    self.number,
-                    self.segments,
-                    self.tail,
-                    query,
-                    self.recent,
-                    self.seen,
-                    scaling,
-                    softcap,
-                )
-                if self._call.repeats:
-                    group = query.shape[1] // key.shape[1]
-                    self._waiting = Waiting(looked, group, first=False)
+            full = self.tail.length > self._recent_tokens + SLACK
+            if call.repeats or call.reading or full:
+                scores, targets = self._score_again(query, scaling, softcap)
+                if call.repeats:
+                    self._wait(scores, targets, query.shape[1] // key.shape[1], first=False)
                 else:
-                    self._judge(looked)
-        return output.transpose(1, 2), None
-
-    def _count(self, queries: int, hidden: Tensor | None) -> None:
-        assert self.lengths is not None
-        if hidden is None:
-            self.lengths = self.lengths + queries
-            return
-        self.tail.hide(hidden)
-        self.lengths = self.lengths + (~hidden).sum(1).cpu().numpy()
+                    self._select_again(scores, targets)
+        return output, None
 
     def _read_prompt(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Any
     ) -> None:
-        assert self.rule is not None
+        """Keep part of a prompt that was read, or all of it until it was repeated."""
+        rule, number = self.rule, self.number
+        assert rule is not None
         inputs = layer_inputs(
-            self.number,
+            number,
             query,
             key,
             value,
@@ -386,137 +397,275 @@ class ReducedLayer(HoldingLayer):
             past=0,
             own=lambda: torch.zeros(0),
         )
-        own = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
-        again, texts = self.bounded or self._call.reading, range(len(query))
+        present = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
+        again = self.bounded or self._call.reading
         if self._call.repeats:
-            scores = [self.rule.scores(inputs, batch) for batch in texts]
-            asked = [self.rule.ask(inputs, batch) for batch in texts]
-            self._hold_all(inputs.k, inputs.v, own)
-            lists = [one for text in scores for one in text.cpu()]
-            answers = [one for text in asked for one in text]
-            self._waiting = Waiting(Looked(lists, answers), inputs.group, first=True)
-        elif again and self.rule.score != "last":
-            scores = [self.rule.scores(inputs, batch)[:, there] for batch, there in enumerate(own)]
-            asked = [self.rule.ask(inputs, batch) for batch in texts]
-            self._choose(inputs.k, inputs.v, own, scores, asked)
+            scores = [rule.scores(inputs, b) for b in range(len(query))]
+            targets = [rule.targets(inputs, b) for b in range(len(query))]
+            self._store_whole(inputs.k, inputs.v, present)
+            by_list = [head for text in scores for head in text.cpu()]
+            flat = [head for text in targets for head in text]
+            self._wait(by_list, flat or [None] * len(by_list), inputs.group, first=True)
+        elif again and rule.score != "last":
+            scores = [rule.scores(inputs, b)[:, there] for b, there in enumerate(present)]
+            targets = [rule.targets(inputs, b) for b in range(len(query))]
+            self._keep_prompt(inputs.k, inputs.v, present, scores, targets)
         else:
-            kept = [self.rule.keep(inputs, batch) for batch in range(len(query))]
-            self.fill(inputs.k, inputs.v, kept, own)
+            kept = [rule.keep(inputs, b) for b in range(len(query))]
+            self.fill(inputs.k, inputs.v, kept, present)
         if key.nbytes > LARGE:
             give_back()
         if again:
             self.recent = RecentQueries(query)
             self.recent.add(query, self.seen)
 
-    def _choose(
+    def _keep_prompt(
         self,
         keys: Tensor,
         values: Tensor,
-        own: Sequence[Tensor],
+        present: Sequence[Tensor],
         scores: Sequence[Tensor],
-        asked: Sequence[Sequence[Asked | None]],
+        targets: Sequence[Sequence[QueryTargets]],
     ) -> None:
-        """Hold part of a prompt by the scores [key heads, n] of its tokens without padding."""
-        rule = self.rule
-        assert rule is not None
-        fits = [rule.fit(asked[b], keys[b], values[b], there) for b, there in enumerate(own)]
-        kept = [rule.choose(self.number, *one) for one in zip(own, scores, fits, strict=True)]
-        self.fill(keys, values, kept, own)
+        """Store part of a prompt by the scores [key heads, n] of its tokens without padding."""
+        assert self.rule is not None
+        kept = [
+            self.rule.choose(self.number, there, scores[b], targets[b], keys[b], values[b])
+            for b, there in enumerate(present)
+        ]
+        self.fill(keys, values, kept, present)
         if self.bounded or self._call.reading:
-            at = [
-                torch.searchsorted(there, one.index)
-                for there, text in zip(own, kept, strict=True)
-                for one in text
+            listed = [
+                scores[b][g][torch.searchsorted(present[b], head.index)]
+                for b, text in enumerate(kept)
+                for g, head in enumerate(text)
             ]
-            flat = [one for text in scores for one in text]
-            listed = [one[index] for one, index in zip(flat, at, strict=True)]
-            self.carried = Carried(torch.cat(listed), torch.zeros(*keys.shape[:2], 0))
+            self.running = RunningScores(torch.cat(listed), torch.zeros(*keys.shape[:2], 0))
+
+    # Repeating what was read.
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _hold_all(self, keys: Tensor, values: Tensor, own: Sequence[Tensor]) -> None:
-        """Hold a prompt as it is, in the tail."""
+    def _store_whole(self, keys: Tensor, values: Tensor, present: Sequence[Tensor]) -> None:
+        """Store a prompt as it is, in the tail."""
         nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
-        lists = [
-            (keys[b, g], values[b, g], nothing)
-            for b in range(len(keys))
-            for g in range(keys.shape[1])
-        ]
-        self.restore(packed(lists), np.array([len(one) for one in own]), keys.shape[2])
-        self.tail.start(keys, values)
+        self.fill(keys, values, [[nothing] * keys.shape[1]] * len(keys), present)
+        hidden, self.padding = self.padding, None
         self.tail.append(keys, values)
-        hidden = padding_of(own, keys.shape[2])
-        if hidden is not None:
-            self.tail.hide(hidden.to(keys.device))
-
-    def _repeat(
-        self, query: Tensor, hidden: Tensor | None, scaling: float, softcap: float | None
-    ) -> None:
-        """Look at queries that repeat what was read."""
-        assert self.segments is not None
-        assert self._waiting is not None
-        assert self._call.repeating is not None
         if hidden is not None:
             self.tail.hide(hidden)
-        self._waiting.add(query, self.segments, self.tail, self._call.repeating, scaling, softcap)
 
-    def take_back(self, count: int) -> None:
-        """Forget the tokens of a repetition."""
-        self.tail.drop_last(count)
-        self.seen -= count
+    def _wait(
+        self,
+        scores: Sequence[Tensor],
+        targets: Sequence[QueryTargets | None],
+        group: int,
+        *,
+        first: bool,
+    ) -> None:
+        """Keep everything until what was read has been repeated."""
+        repetitions = [Repetition(group, len(tokens)) for tokens in scores]
+        self._pending = PendingPrompt(scores, targets, repetitions, first)
+
+    def _add_repetition(
+        self, query: Tensor, rows: list[tuple[int, int]], scaling: float, softcap: float | None
+    ) -> None:
+        """Add the queries that repeat, from ``rows[b][0]`` to ``rows[b][1]`` of each text."""
+        assert self._pending is not None
+        assert self.segments is not None
+        before, group = self.tail.length - query.shape[2], query.shape[1] // self.tail.keys.shape[1]
+        for number, tokens in enumerate(cached_tokens(self.segments, self.tail)):
+            start, stop = rows[tokens.text]
+            own = query[tokens.text, :, start:stop][tokens.key_head * group :][:group]
+            ends = tokens.listed + before + torch.arange(start + 1, stop + 1, device=own.device)
+            self._pending.repetitions[number].add(
+                own.to(torch.float32) * scaling,
+                tokens.keys.to(torch.float32),
+                ends,
+                softcap,
+                tokens.bias,
+            )
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def decide(self) -> None:
+    def finish_repetition(self) -> None:
         """Keep part of what was read and repeated."""
         assert self.segments is not None
-        assert self._waiting is not None
-        looked, first = self._waiting.looked(self.segments, self.tail), self._waiting.first
-        self._waiting = None
-        if not first:
-            self._judge(looked)
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        scores = [
+            combined(score, repetition.score(tokens.values, tokens.log_weight), tokens.counts)
+            for score, repetition, tokens in zip(
+                pending.scores,
+                pending.repetitions,
+                cached_tokens(self.segments, self.tail),
+                strict=True,
+            )
+        ]
+        if not pending.first:
+            self._select_again(scores, pending.targets)
             return
         keys, values = self.tail.keys, self.tail.values
-        own = [torch.nonzero(self.tail.present(b))[:, 0] for b in range(len(keys))]
-        by_text = torch.stack(looked.scores).view(len(keys), keys.shape[1], -1)
-        picked = [x[:, there] for x, there in zip(by_text, own, strict=True)]
-        each = keys.shape[1]
-        asked = [looked.asked[b * each : (b + 1) * each] for b in range(len(keys))]
-        self._choose(keys, values, own, picked, asked)
+        batch, key_heads = keys.shape[:2]
+        present = [torch.nonzero(self.tail.valid[b])[:, 0] for b in range(batch)]
+        by_text = torch.stack(scores).view(batch, key_heads, -1)
+        targets = [
+            [head for head in pending.targets[b * key_heads :][:key_heads] if head is not None]
+            for b in range(batch)
+        ]
+        chosen = [by_text[b][:, there] for b, there in enumerate(present)]
+        self._keep_prompt(keys, values, present, chosen, targets)
         if keys.nbytes > LARGE:
             del keys, values
             give_back()
 
+    # Selecting again.
+
+    def _score_again(
+        self, query: Tensor, scaling: float, softcap: float | None
+    ) -> tuple[list[Tensor], list[QueryTargets | None]]:
+        """Score all tokens that are stored, those of the call included, list by list.
+
+        Scores are of one of those that a token stands for; targets are what the queries get from
+        all of them, None if nothing is fitted. Queries are those of the call, or the last ones if
+        they are more, [batch, heads, n_q, d_k].
+        """
+        rule = self.rule
+        assert rule is not None
+        assert self.segments is not None
+        scores: list[Tensor] = []
+        targets: list[QueryTargets | None] = []
+        for tokens in cached_tokens(self.segments, self.tail):
+            fitted, moved = rule.selection == "fitted", None
+            if fitted or rule.score != "last":
+                moved = self._moved(tokens, query) * scaling
+            if rule.score == "last":
+                scores.append(self._score_by_last(tokens, scaling, softcap))
+            elif moved is None or moved.shape[1] == 0:  # a text that is padding so far
+                scores.append(torch.zeros(len(tokens.keys)))
+            else:
+                keys, values = tokens.keys.to(torch.float32), tokens.values.to(torch.float32)
+                sums = [column_sums(x, keys, softcap=softcap, bias=tokens.bias) for x in moved]
+                square, received, largest = torch.stack(sums, dim=1)
+                score = key_scores(
+                    square.cpu() / moved.shape[1],
+                    (received / moved.shape[1] @ values).cpu(),
+                    tokens.values[None],
+                    largest.cpu(),
+                    log_weight=tokens.log_weight,
+                    count=tokens.counts,
+                )
+                scores.append(score[0].cpu())
+            target = None
+            if fitted and moved is not None and moved.shape[1]:
+                rows = spread_rows(moved.shape[1], len(moved), QUERIES, moved.device)
+                some, bias = moved[:, rows].flatten(0, 1), tokens.bias[None]
+                target = query_targets(some, tokens.keys, tokens.values, bias, softcap)
+            targets.append(target)
+        return scores, targets
+
+    def _moved(self, tokens: CachedTokens, query: Tensor) -> Tensor:
+        """Queries of one key head, moved after all tokens that are stored, [group, w, d_k]."""
+        assert self.recent is not None
+        assert self.rule is not None
+        b, g, key_heads = tokens.text, tokens.key_head, self.tail.keys.shape[1]
+        count, group = query.shape[2], query.shape[1] // key_heads
+        if count >= WINDOW:
+            there = tokens.present[len(tokens.present) - count :].to(query.device)
+            own = query[b, g * group : (g + 1) * group][:, there]
+            distance = torch.arange(own.shape[1], 0, -1)
+        else:
+            own, places = self.recent.of_text(b, g, key_heads, tokens.present, self.seen)
+            distance = self.seen - places
+        own, rotation = own.to(torch.float32), self.rule.rotations[self.number]
+        return own if rotation is None else rotate(own, *moves(rotation, distance.to(own.device)))
+
+    def _score_by_last(self, tokens: CachedTokens, scaling: float, softcap: float | None) -> Tensor:
+        """Scores of tokens by the last queries, where these stand.
+
+        As :func:`key_scores`, a token that stands for several counting as often: what is selected
+        again is the sample, not the tokens it was drawn from.
+        """
+        assert self.recent is not None
+        present, key_heads = tokens.present, self.tail.keys.shape[1]
+        query, places = self.recent.of_text(
+            tokens.text, tokens.key_head, key_heads, present, self.seen
+        )
+        # a query sees all of the list, and the tail up to itself
+        positions = torch.arange(self.seen - len(present), self.seen)
+        near = (positions <= places[:, None]) & present
+        listed = torch.ones(len(places), tokens.listed, dtype=torch.bool)
+        visible = torch.cat([listed, near], dim=1).to(query.device)
+        log_weight = tokens.log_weight.to(query.device)
+        query, keys, values = (x.to(torch.float32) for x in (query, tokens.keys, tokens.values))
+        logits = capped(query @ keys.T * scaling, softcap) + log_weight
+        logits = logits.masked_fill_(~visible, -torch.inf)
+        weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
+        total = torch.zeros(len(keys), device=keys.device)
+        for head in weights:
+            distance = values - (head @ values).mean(0)
+            total += head.square().mean(0) * distance.square().sum(-1)
+        return (total.sqrt() * torch.exp(-log_weight)).cpu()
+
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _judge(self, looked: Looked) -> None:
-        """Let the tokens of the lists and all but the latest of the tail share the budgets."""
+    def _select_again(
+        self, scores: Sequence[Tensor], targets: Sequence[QueryTargets | None]
+    ) -> None:
+        """Let the tokens of the lists and all but the latest of the tail share the budgets.
+
+        Of the scores of a token, those by the latest queries and those of before, the larger one
+        counts.
+        """
         assert self.segments is not None
         assert self.lengths is not None
         assert self.rule is not None
         self.turns += 1
-        held = min(self.recent_tokens, self.tail.length)
-        self.segments, carried = judged(
-            self.rule,
-            self.number,
-            self.segments,
-            self.tail,
-            looked,
-            self.carried,
-            self.lengths,
-            self.turns,
-            held,
-        )
-        self.carried = None if self.rule.score == "last" else carried
-        hidden = self._hidden()
-        self.tail.keep_last(held)
-        hidden = hidden[:, : self.listed]
+        latest = min(self._recent_tokens, self.tail.length)
+        leaving = self.tail.length - latest
+        lists, listed = [], []
+        tail_scores = torch.zeros(*self.tail.keys.shape[:2], latest)
+        for number, tokens in enumerate(cached_tokens(self.segments, self.tail)):
+            b, g, score, target = tokens.text, tokens.key_head, scores[number], targets[number]
+            if self.running is not None:
+                before = self.running.of_list(self.segments, number, self.tail.length)
+                score = torch.maximum(score, before)
+            outgoing = torch.nonzero(tokens.present[:leaving])[:, 0]
+            candidates = torch.cat([torch.arange(tokens.listed), tokens.listed + outgoing])
+            weight = tokens.log_weight[candidates]
+            kept = self.rule.keep_again(
+                self.number,
+                g,
+                score[candidates],
+                weight,
+                int(self.lengths[b]),
+                int(tokens.present[leaving:].sum()),
+                self.turns,
+            )
+            index = candidates[kept.index]
+            again = Kept(index, kept.log_weight)
+            if target is not None:
+                beside = tokens.listed + leaving + torch.arange(latest)
+                again = fit_kept(again, target, tokens.keys, tokens.values, beside)
+            # what was kept before has a weight already
+            again = replace(again, log_weight=weight[kept.index] + again.log_weight)
+            lists.append((tokens.keys, tokens.values, again))
+            listed.append(score[index])
+            tail_scores[b, g] = score[tokens.listed + leaving :]
+        hidden = ~self.tail.valid[:, :leaving]
+        earlier = self.padding
+        if earlier is None:
+            earlier = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
+        hidden = torch.cat([earlier, hidden], 1)
         self.padding = hidden if bool(hidden.any()) else None
+        self.segments = packed(lists)
+        self.running = None
+        if self.rule.score != "last":
+            self.running = RunningScores(torch.cat(listed), tail_scores)
+        self.tail.keep_last(latest)
 
-    def _hidden(self) -> Tensor:
-        """True at padding among all tokens seen, [batch, tokens]."""
-        listed = self.padding
-        if listed is None:
-            listed = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
-        tail = torch.stack([~self.tail.present(text) for text in range(self.batch_size)])
-        return torch.cat([listed, tail], 1)
+
+def restore_sliding(layer: Any, keys: Tensor, values: Tensor, seen: int) -> None:
+    """Give transformers' layer with a sliding window the tokens of another one."""
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values, layer.cumulative_length = keys, values, seen

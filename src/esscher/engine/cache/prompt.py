@@ -1,4 +1,4 @@
-"""A decoder's prompt, read once by dense attention, and what was seen on the way."""
+"""A decoder's prompt, read once by dense attention, and what was observed on the way."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.engine.cache.budgets import Keeping, Score
-from esscher.engine.cache.cache import ReducedCache, reduced_copies
-from esscher.engine.cache.fitting import Asked, Fit, ask_prompt
-from esscher.engine.cache.published import Looking, Rule
-from esscher.engine.cache.repeating import repeat_prompt
+from esscher.engine.cache.cache import ReducedCache, reduced_copy
+from esscher.engine.cache.fitting import QueryTargets, fit_kept, prompt_targets
+from esscher.engine.cache.published import PromptLayer, Rule
+from esscher.engine.cache.repeating import CHUNK, repeat_prompt
 from esscher.engine.cache.scores import Repetition, combined, prompt_scores
-from esscher.engine.cache.selection import Kept, certain_keys
+from esscher.engine.cache.selection import certain_keys
+from esscher.engine.cache.storage import Kept
 from esscher.engine.models import LayerInputs, LoadedModel
 from esscher.engine.models.weights import rotation_of
 from esscher.engine.reading import read_prompt
@@ -23,6 +24,8 @@ from esscher.engine.reading import read_prompt
 
 class ObservedPrompt:
     """A prompt that was read once; caches of any part of it can be made.
+
+    Layers with a sliding window are left out: they are not reduced.
 
     Parameters
     ----------
@@ -35,16 +38,22 @@ class ObservedPrompt:
     score
         By which queries tokens are scored.
     rules
-        Published rules that look on.
-    asks
-        Whether queries ask all tokens, so that what is kept can be fitted.
+        Published rules that score tokens too, each with a name of its own.
+    fits
+        Whether what is kept can be fitted to what queries get from all tokens.
+    chunk
+        Tokens that the model repeats at a time, if a score or a rule wants that.
 
     Attributes
     ----------
+    rules
+        The rules.
     cache
         Transformers' own, which has read the prompt.
     scores
-        Scores of the tokens by layer, [key heads, n]; layers with a sliding window have none.
+        Scores of the tokens by layer, [key heads, n].
+    rule_scores
+        The same for every rule, by its name.
     certain
         True at tokens that are kept for certain, [n].
     """
@@ -56,71 +65,72 @@ class ObservedPrompt:
         keeping: Keeping,
         score: Score = "all",
         rules: Sequence[Rule] = (),
-        asks: bool = True,
+        fits: bool = True,
+        chunk: int = CHUNK,
     ) -> None:
-        self.loaded = loaded
-        self.scores: dict[int, Tensor] = {}
-        self._asked: dict[int, list[Asked]] = {}
+        self.loaded, self.rules, tokens = loaded, tuple(rules), torch.from_numpy(ids)
         self.certain = certain_keys(len(ids), keeping.sinks, keeping.recent)
-        self.looking = Looking(loaded, rules, len(ids))
+        self.scores: dict[int, Tensor] = {}
+        self.rule_scores: dict[str, dict[int, Tensor]] = {rule.name: {} for rule in rules}
+        self._targets: dict[int, list[QueryTargets]] = {}
+        repetitions: dict[int, list[Repetition]] = {}
 
-        def watch(inputs: LayerInputs) -> None:
-            self.looking.watch(inputs)
-            if inputs.window is None:
-                rotation = rotation_of(loaded, inputs.layer)
-                self.scores[inputs.layer] = prompt_scores(inputs, score, rotation)
-                if asks:
-                    self._asked[inputs.layer] = ask_prompt(inputs, rotation)
+        def add_scores(inputs: LayerInputs, repeated: tuple[int, int] | None) -> None:
+            rotation = rotation_of(loaded, inputs.layer)
+            layer = PromptLayer(inputs, len(ids), rotation, repeated)
+            for rule in rules:
+                if rule.reads == ("prompt" if repeated is None else "repeat"):
+                    known, scores = self.rule_scores[rule.name], rule.score(layer)
+                    before = known.get(inputs.layer, scores)
+                    known[inputs.layer] = torch.maximum(before, scores)
 
-        tokens = torch.from_numpy(ids)
-        self.cache = read_prompt(loaded, tokens, watch)
-        self.looking.repeat(tokens, self.cache)
-        if score == "repeat":
-            self._repeat(tokens)
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens."""
-        return len(self.certain)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values, which are most of what it holds."""
-        held = (x for layer in self.cache.layers for x in (layer.keys, layer.values))
-        return sum(x.nbytes for x in held)
-
-    def _repeat(self, tokens: Tensor) -> None:
-        """Score the tokens by the queries that repeat them, too."""
-        found: dict[int, list[Repetition]] = {}
-
-        def watch(inputs: LayerInputs, begin: int, end: int) -> None:
+        def read(inputs: LayerInputs) -> None:
             if inputs.window is not None:
                 return
+            add_scores(inputs, None)
+            rotation = rotation_of(loaded, inputs.layer)
+            self.scores[inputs.layer] = prompt_scores(inputs, score, rotation)
+            if fits:
+                self._targets[inputs.layer] = prompt_targets(inputs, rotation)
+
+        def repeat(inputs: LayerInputs, begin: int, end: int) -> None:
+            if inputs.window is not None:
+                return
+            add_scores(inputs, (begin, end))
+            if score != "repeat":
+                return
             count, group = end - begin, inputs.group
-            own = found.setdefault(
-                inputs.layer, [Repetition(group, len(tokens)) for _ in inputs.k[0]]
+            known = repetitions.setdefault(
+                inputs.layer, [Repetition(group, len(ids)) for _ in inputs.k[0]]
             )
             ends = inputs.offset + inputs.q.shape[2] - count + torch.arange(1, count + 1)
             query = inputs.q[0, :, -count:].to(torch.float32) * inputs.scaling
             for g, keys in enumerate(inputs.k[0].to(torch.float32)):
                 heads = query[g * group : (g + 1) * group]
-                own[g].add(heads, keys, ends.to(keys.device), inputs.softcap)
+                known[g].add(heads, keys, ends.to(keys.device), inputs.softcap)
 
-        repeat_prompt(self.loaded, tokens, self.cache, watch)
-        for layer, repetitions in found.items():
+        self.cache = read_prompt(loaded, tokens, read)
+        if score == "repeat" or any(rule.reads == "repeat" for rule in rules):
+            repeat_prompt(loaded, tokens, self.cache, repeat, chunk)
+        for layer, heads in repetitions.items():
             values = self.cache.layers[layer].values[0]
-            repeated = [one.score(own) for one, own in zip(repetitions, values, strict=True)]
+            repeated = [head.score(v) for head, v in zip(heads, values, strict=True)]
             self.scores[layer] = combined(self.scores[layer], torch.stack(repeated))
 
-    def fit(self, layer: int) -> Fit:
-        """All that it takes to fit what a layer keeps."""
-        own = self.cache.layers[layer]
-        return Fit(self._asked[layer], own.keys[0], own.values[0])
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, which are most of what it takes."""
+        return sum(x.nbytes for layer in self.cache.layers for x in (layer.keys, layer.values))
+
+    def fit(self, layer: int, kept: Sequence[Kept]) -> list[Kept]:
+        """Fit what the key heads of a layer keep to what queries get from all tokens."""
+        source = self.cache.layers[layer]
+        heads = zip(kept, self._targets[layer], source.keys[0], source.values[0], strict=True)
+        return [fit_kept(*head) for head in heads]
 
     def reduced(self, *kept: Mapping[int, Sequence[Kept]]) -> ReducedCache:
         """Make a cache that holds part of the prompt, by layer and key head.
 
-        Several parts are held as if they were of several texts.
+        Several parts are stored as if they were of several texts.
         """
-        keeps = [lambda layer, values, own=own: own[layer] for own in kept]
-        return reduced_copies(self.loaded, self.cache, keeps)
+        return reduced_copy(self.loaded, self.cache, *kept)

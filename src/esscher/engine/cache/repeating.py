@@ -1,10 +1,15 @@
-"""What a decoder is told so that it repeats what it has read, as in KVzip (arXiv 2505.23416)."""
+"""A decoder repeats what it has read, as in KVzip (arXiv 2505.23416).
+
+After a prompt the model is told to repeat it, and then reads it again, as if it did. Long prompts
+are repeated in chunks, each after the prompt alone. With a reduced cache the queries of the
+repetition score what is kept (:func:`repeat_read`); with a dense one they are observed
+(:func:`repeat_prompt`).
+"""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,6 +20,8 @@ from esscher.core.errors import InputError
 from esscher.engine.models import LayerInputs, LoadedModel, attention_override
 from esscher.engine.models.transformers_library import transformers_module
 
+#: The argument of a model that is its cache.
+ARGUMENT = "past_key_values"
 #: Tokens that are repeated at a time.
 CHUNK = 2048
 #: What the model is told, before the beginning of a text and before other parts, and what follows.
@@ -23,6 +30,8 @@ LATER = "\n\nRepeat the part of the previous context exactly, starting with"
 SUFFIX = "\n"
 #: Tokens before a part, which say where it starts.
 OVERLAP = 8
+#: Takes the inputs of a layer, and begin and end of the part of the prompt that is repeated.
+Watch: TypeAlias = Callable[[LayerInputs, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -97,12 +106,6 @@ class Instruction:
             )
 
 
-# A model repeats what it has just read with a reduced cache, which then decides what it keeps.
-
-#: The argument of a model that is its cache.
-ARGUMENT = "past_key_values"
-
-
 def check_repeatable(cache: Any, kwargs: dict[str, Any]) -> None:
     """Refuse a call whose tokens would have to be repeated and cannot be.
 
@@ -152,16 +155,16 @@ def tokens_before(kwargs: dict[str, Any], start: int) -> list[Tensor] | None:
     if ids is None:
         return None
     places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    found = zip(_own_tokens(ids, mask), _own_tokens(places, mask), strict=True)
-    return [text[at < start][-OVERLAP:] for text, at in found]
+    texts = zip(_without_padding(ids, mask), _without_padding(places, mask), strict=True)
+    return [text[at < start][-OVERLAP:] for text, at in texts]
 
 
-def _own_tokens(ids: Tensor, mask: Tensor | None) -> list[Tensor]:
+def _without_padding(ids: Tensor, mask: Tensor | None) -> list[Tensor]:
     """Tokens of every text without padding."""
     if mask is None:
         return list(ids)
     there = mask[:, mask.shape[1] - ids.shape[1] :].to(torch.bool)
-    return [text[own] for text, own in zip(ids, there, strict=True)]
+    return [text[valid] for text, valid in zip(ids, there, strict=True)]
 
 
 @torch.no_grad()
@@ -179,75 +182,46 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
     chunk
         Tokens that are repeated at a time.
     """
-    ids, mask = kwargs["input_ids"], kwargs.get("attention_mask")
-    own, seen = _own_tokens(ids, mask), cache.get_seq_length()
+    ids, mask, places = (kwargs.get(n) for n in ("input_ids", "attention_mask", "position_ids"))
+    assert ids is not None
+    texts, seen = _without_padding(ids, mask), cache.get_seq_length()
     lengths = cache.reduced[0].lengths
-    begun = [int(length) > len(text) for length, text in zip(lengths, own, strict=True)]
-    earlier = cache.call.earlier or [text[:0] for text in own]
-    places = _places_behind(ids, mask, kwargs.get("position_ids"))
-    for begin in range(0, max(map(len, own)), chunk):
+    begun = [int(length) > len(text) for length, text in zip(lengths, texts, strict=True)]
+    earlier = cache.call.earlier or [text[:0] for text in texts]
+    behind = None
+    if places is not None:  # else the model makes them
+        by_text = _without_padding(places.expand(len(ids), -1), mask)
+        behind = torch.stack([p[-1] + 1 if len(p) else places.new_zeros(()) for p in by_text])
+    sliding = [layer for layer in cache.layers if layer.is_sliding]
+    for begin in range(0, max(map(len, texts)), chunk):
         reads, rows = [], []
-        for text, before, later in zip(own, earlier, begun, strict=True):
+        for text, before, later in zip(texts, earlier, begun, strict=True):
             part, known = text[begin : begin + chunk], torch.cat([before, text[:begin]])
             read = cache.instruction.reading(part, known if later or begin else None)
             reads.append(read if len(part) else part)
             rows.append((len(reads[-1]) - len(part), len(reads[-1])))
-        batch, there = _padded(reads)
+        width = max(map(len, reads))
+        batch = ids.new_zeros(len(reads), width)
+        there = torch.zeros_like(batch, dtype=torch.bool)
+        for i, read in enumerate(reads):
+            batch[i, : len(read)], there[i, : len(read)] = read, True
         call = {"input_ids": batch, ARGUMENT: cache, "use_cache": True}
         if mask is not None:
             call["attention_mask"] = torch.cat([mask[:, :seen], there.to(mask.dtype)], dim=1)
-        if places is not None:
-            call["position_ids"] = places[:, None] + torch.arange(
-                batch.shape[1], device=places.device
-            )
-        _read_and_forget(module, cache, call, rows)
+        if behind is not None:
+            call["position_ids"] = behind[:, None] + torch.arange(width, device=behind.device)
+        before_call = [(layer.keys, layer.values, layer.cumulative_length) for layer in sliding]
+        cache.call.repeating = rows
+        module(**call)
+        cache.call.repeating = None
+        # what the cache has taken in is taken back
+        for layer, state in zip(sliding, before_call, strict=True):
+            layer.keys, layer.values, layer.cumulative_length = state
+        for layer in cache.reduced:
+            layer.tail.length -= width
+            layer.seen -= width
     for layer in cache.reduced:
-        layer.decide()
-
-
-def _read_and_forget(
-    module: nn.Module, cache: Any, call: dict[str, Any], rows: list[tuple[int, int]]
-) -> None:
-    """Call a model, and take back what the cache has taken in."""
-    sliding = [
-        (layer, layer.keys, layer.values, layer.cumulative_length)
-        for layer in cache.layers
-        if layer.is_sliding
-    ]
-    cache.call.repeating = rows
-    module(**call)
-    cache.call.repeating = None
-    for layer, *held in sliding:
-        layer.keys, layer.values, layer.cumulative_length = held
-    for layer in cache.reduced:
-        layer.take_back(call["input_ids"].shape[1])
-
-
-def _padded(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Tokens of a batch with padding on the right, and where there is none, [batch, width]."""
-    width = max(map(len, texts))
-    ids = texts[0].new_zeros(len(texts), width)
-    there = torch.zeros_like(ids, dtype=torch.bool)
-    for i, text in enumerate(texts):
-        ids[i, : len(text)], there[i, : len(text)] = text, True
-    return ids, there
-
-
-def _places_behind(ids: Tensor, mask: Tensor | None, places: Tensor | None) -> Tensor | None:
-    """Positions behind the last token of every text, [batch]; None if the model makes them."""
-    if places is None:
-        return None
-    own = _own_tokens(places.expand(len(ids), -1), mask)
-    return torch.stack([text[-1] + 1 if len(text) else places.new_zeros(()) for text in own])
-
-
-# A decoder repeats its prompt, and somebody watches what it attends to.
-#
-# As in KVzip (arXiv 2505.23416): after the prompt the model is told to repeat it, and then reads it
-# again, as if it did. Long prompts are repeated in chunks, each after the prompt alone.
-
-#: Takes the inputs of a layer, and begin and end of the part of the prompt that is repeated.
-Watch: TypeAlias = Callable[[LayerInputs, int, int], None]
+        layer.finish_repetition()
 
 
 def repeat_prompt(
@@ -278,6 +252,7 @@ def repeat_prompt(
     ids = ids.flatten().to(loaded.device)
     instruction = Instruction.of(loaded)
     instruction.check_room(len(ids), min(chunk, len(ids)), "use a shorter prompt")
+    dense = transformers_module("transformers.cache_utils").DynamicLayer
     for begin in range(0, len(ids), chunk):
         end = min(begin + chunk, len(ids))
         read = instruction.reading(ids[begin:end], ids[:begin] if begin else None)
@@ -285,24 +260,11 @@ def repeat_prompt(
         def look(inputs: LayerInputs, begin: int = begin, end: int = end) -> None:
             watch(inputs, begin, end)
 
-        with _borrowed(cache) as own, torch.no_grad(), attention_override(loaded, look):
-            loaded.backbone(input_ids=read[None], past_key_values=own, use_cache=True)
-
-
-@contextlib.contextmanager
-def _borrowed(cache: Any) -> Iterator[Any]:
-    """A cache that may grow within the block, and is what it was after it.
-
-    Layers that hold everything make new tensors when they grow: the old ones are put back. Others
-    change in place, and are copied.
-    """
-    plain = transformers_module("transformers.cache_utils").DynamicLayer
-    if any(type(layer) is not plain for layer in cache.layers):
-        yield copy.deepcopy(cache)
-        return
-    held = [(layer.keys, layer.values) for layer in cache.layers]
-    try:
-        yield cache
-    finally:
-        for layer, (keys, values) in zip(cache.layers, held, strict=True):
-            layer.keys, layer.values = keys, values
+        # layers that hold everything make new tensors when they grow, others change in place
+        copied = copy.copy(cache)
+        copied.layers = [
+            copy.copy(layer) if type(layer) is dense else copy.deepcopy(layer)
+            for layer in cache.layers
+        ]
+        with torch.no_grad(), attention_override(loaded, look):
+            loaded.backbone(input_ids=read[None], past_key_values=copied, use_cache=True)

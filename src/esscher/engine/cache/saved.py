@@ -29,8 +29,8 @@ from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.scores import WINDOW
-from esscher.engine.cache.selection import Kept, PlannedRule
-from esscher.engine.cache.storage import Carried, RecentQueries, one_list, packed
+from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.storage import Kept, RecentQueries, RunningScores, one_list, packed
 from esscher.engine.models import LoadedModel, wrap_model
 from esscher.engine.models.record import tensor_hash
 from esscher.engine.models.transformers_library import transformers_module
@@ -44,7 +44,7 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file says beside its arrays.
+    """What a file says besides its arrays.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed, length, decode, chunk, score
         As for :meth:`esscher.results.Plan.cache`.
     seen, turns
-        Tokens seen, with padding, and how often what is kept was judged again.
+        Tokens seen, with padding, and how often what is kept was selected again.
     lengths
         Tokens of every text without padding.
     checksum
@@ -79,10 +79,10 @@ class SavedCache(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checksum: Hash = ""
 
 
-def checksum(about: SavedCache, arrays: Mapping[str, Tensor]) -> str:
+def checksum(record: SavedCache, arrays: Mapping[str, Tensor]) -> str:
     """SHA-256 of what a file says, and of the names, types, shapes and bits of its arrays."""
-    said = as_json(replace(about, checksum=""))
-    return hashlib.sha256(said + tensor_hash(arrays).encode()).hexdigest()
+    text = as_json(replace(record, checksum=""))
+    return hashlib.sha256(text + tensor_hash(arrays).encode()).hexdigest()
 
 
 def plan_hash(budgets: TokenBudgets) -> str:
@@ -98,7 +98,13 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     cache.call.check_finished()
     first, rule = reduced[0], cache.rule
     assert first.lengths is not None
-    about = SavedCache(
+    arrays: dict[str, Tensor] = {}
+    for number, layer in enumerate(cache.layers):
+        named = {"keys": layer.keys, "values": layer.values}
+        if isinstance(layer, ReducedLayer):
+            named = _reduced_arrays(layer)
+        arrays |= {f"{number}.{name}": array.cpu().contiguous() for name, array in named.items()}
+    record = SavedCache(
         version=VERSION,
         plan_hash=plan_hash(rule.budgets),
         weight_hash=cache.weight_hash,
@@ -112,44 +118,36 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
         turns=first.turns,
         lengths=tuple(first.lengths.tolist()),
     )
-    arrays: dict[str, Tensor] = {}
-    for number, layer in enumerate(cache.layers):
-        found = _arrays(layer) if isinstance(layer, ReducedLayer) else _sliding_arrays(layer)
-        arrays |= {f"{number}.{name}": array.cpu().contiguous() for name, array in found.items()}
-    about = replace(about, checksum=checksum(about, arrays))
+    record = replace(record, checksum=checksum(record, arrays))
     safetensors = transformers_module("safetensors.torch")
-    write_output(path, safetensors.save(arrays, {ENTRY: as_json(about).decode()}))
+    write_output(path, safetensors.save(arrays, {ENTRY: as_json(record).decode()}))
 
 
-def _arrays(layer: ReducedLayer) -> dict[str, Tensor]:
+def _reduced_arrays(layer: ReducedLayer) -> dict[str, Tensor]:
     assert layer.segments is not None
-    held, everything = layer.segments, range(len(layer.segments.start))
+    numbers = range(len(layer.segments.start))
     # lists that beams share are written once for each
-    lists = [one_list(held, number) for number in everything]
-    held = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
+    lists = [one_list(layer.segments, number) for number in numbers]
+    segments = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
     out = {
-        "keys": held.keys,
-        "values": held.values,
-        "log_weight": held.log_weight,
-        "start": held.start,
-        "stop": held.stop,
+        "keys": segments.keys,
+        "values": segments.values,
+        "log_weight": segments.log_weight,
+        "start": segments.start,
+        "stop": segments.stop,
         "tail_keys": layer.tail.keys,
         "tail_values": layer.tail.values,
     }
-    if layer.tail.valid is not None:
+    if not bool(layer.tail.valid.all()):
         out["tail_valid"] = layer.tail.valid
     if layer.padding is not None:
         out["padding"] = layer.padding
     if layer.recent is not None:
         out |= {"queries": layer.recent.queries, "places": layer.recent.places}
-    if layer.carried is not None:
-        listed = [layer.carried.of(layer.segments, number, 0) for number in everything]
-        out |= {"scores": torch.cat(listed), "tail_scores": layer.carried.held}
+    if layer.running is not None:
+        listed = [layer.running.of_list(layer.segments, number, 0) for number in numbers]
+        out |= {"scores": torch.cat(listed), "tail_scores": layer.running.tail}
     return out
-
-
-def _sliding_arrays(layer: Any) -> dict[str, Tensor]:
-    return {"keys": layer.keys, "values": layer.values}
 
 
 def load_cache(path: str | Path, model: Any) -> ReducedCache:
@@ -168,21 +166,31 @@ def load_cache(path: str | Path, model: Any) -> ReducedCache:
         If the file is damaged or is not such a file, or was made with other weights.
     """
     path = as_path(path, "path")
-    about, arrays = _read(path)
+    record, arrays = _read(path)
     loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
-    _check_model(path, about, loaded)
-    rule = PlannedRule.of(loaded, about.budgets, about.seed, about.length, about.score)
-    cache = ReducedCache(loaded, rule, decode=about.decode, chunk=about.chunk)
-    wanted: set[str] = set()
+    planned, shape = record.budgets.model, loaded.shape
+    if record.weight_hash != loaded.weight_hash:
+        raise InputError(
+            f"{path} was made with {planned.name!r} with weights {record.weight_hash[:12]}, not "
+            f"with {loaded.name!r} with weights {loaded.weight_hash[:12]}; read the context again"
+        )
+    if (planned.layers, planned.key_heads) != (shape.layers, shape.key_heads):
+        raise _damaged(path, "its budgets are for another number of layers or key heads")
+    rule = PlannedRule(loaded, record.budgets, record.seed, record.length, record.score)
+    cache = ReducedCache(loaded, rule, decode=record.decode, chunk=record.chunk)
     for number, layer in enumerate(cache.layers):
-        own = _Arrays(path, number, arrays)
+        stored = _LayerArrays(path, number, arrays)
         if isinstance(layer, ReducedLayer):
-            _fill(layer, own, about, loaded)
-        else:
-            _fill_sliding(layer, own, about, loaded)
-        wanted |= own.taken
-    if set(arrays) != wanted:
-        raise _damaged(path, f"it has an array {shortened(min(set(arrays) - wanted))} too many")
+            _fill(layer, stored, record, loaded)
+            continue
+        batch = len(record.lengths)
+        keys = stored.take("keys", (batch, shape.key_heads, None, shape.head_dim), *TYPES)
+        values = stored.take("values", tuple(keys.shape), keys.dtype)
+        if keys.shape[2] != min(record.seen, layer.sliding_window - 1):
+            raise stored.damaged("does not hold what its window sees")
+        restore_sliding(layer, keys.to(loaded.device), values.to(loaded.device), record.seen)
+    if arrays:
+        raise _damaged(path, f"it has an array {shortened(min(arrays))} too many")
     return cache
 
 
@@ -197,60 +205,43 @@ def _read(path: Path) -> tuple[SavedCache, dict[str, Tensor]]:
             text = (file.metadata() or {}).get(ENTRY)
             if text is None:
                 raise InputError(f"{path} is no cache that Esscher saved")
-            about = as_record(parse_json(text.encode(), str(path)), SavedCache, str(path))
+            record = as_record(parse_json(text.encode(), str(path)), SavedCache, str(path))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise _damaged(path, str(error).split("\n")[0][:200]) from error
-    if about.version != VERSION:
+    if record.version != VERSION:
         raise InputError(
-            f"{path} has version {about.version}; this version of Esscher reads {VERSION}: read "
+            f"{path} has version {record.version}; this version of Esscher reads {VERSION}: read "
             "the context again and save it"
         )
-    if about.checksum != checksum(about, arrays):
+    if record.checksum != checksum(record, arrays):
         raise _damaged(path, "its checksum is not that of what it holds")
-    if about.plan_hash != plan_hash(about.budgets):
+    if record.plan_hash != plan_hash(record.budgets):
         raise _damaged(path, "its budgets are not those of its plan")
-    return about, arrays
+    return record, arrays
 
 
-def _check_model(path: Path, about: SavedCache, loaded: LoadedModel) -> None:
-    name, shape = about.budgets.model.name, loaded.shape
-    if about.weight_hash != loaded.weight_hash:
-        raise InputError(
-            f"{path} was made with {name!r} with weights {about.weight_hash[:12]}, not with "
-            f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; read the context again"
-        )
-    if (about.budgets.model.layers, about.budgets.model.key_heads) != (
-        shape.layers,
-        shape.key_heads,
-    ):
-        raise _damaged(path, "its budgets are for another number of layers or key heads")
+class _LayerArrays:
+    """The arrays of one layer of a file, each checked and taken out of the others."""
 
-
-class _Arrays:
-    """The arrays of one layer of a file, each checked when it is taken."""
-
-    def __init__(self, path: Path, number: int, arrays: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: Path, number: int, arrays: dict[str, Tensor]) -> None:
         self._path, self._number, self._arrays = path, number, arrays
-        self.taken: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return f"{self._number}.{name}" in self._arrays
 
     def take(self, name: str, shape: tuple[int | None, ...], *types: torch.dtype) -> Tensor:
         """An array of this shape, None standing for any length, and of one of these types."""
-        key = f"{self._number}.{name}"
-        array = self._arrays.get(key)
+        array = self._arrays.pop(f"{self._number}.{name}", None)
         if array is None:
             raise self.damaged(f"has no array {name!r}")
         fits = len(array.shape) == len(shape) and all(
-            wanted in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
+            wanted in (None, size) for wanted, size in zip(shape, array.shape, strict=True)
         )
         if not fits or array.dtype not in types:
             raise self.damaged(f"has {name!r} as {array.dtype} {list(array.shape)}")
         if array.dtype.is_floating_point and not bool(torch.isfinite(array).all()):
             raise self.damaged(f"has numbers in {name!r} that are not finite")
-        self.taken.add(key)
         return array
 
     def damaged(self, what: str) -> InputError:
@@ -258,66 +249,63 @@ class _Arrays:
         return _damaged(self._path, f"layer {self._number} {what}")
 
 
-def _fill(layer: ReducedLayer, own: _Arrays, about: SavedCache, loaded: LoadedModel) -> None:
-    batch, key_heads, width = len(about.lengths), loaded.shape.key_heads, loaded.shape.head_dim
-    keys = own.take("keys", (None, width), *TYPES)
+def _fill(
+    layer: ReducedLayer, stored: _LayerArrays, record: SavedCache, loaded: LoadedModel
+) -> None:
+    """Give a layer the arrays of a file, which must fit together."""
+    batch, key_heads, width = len(record.lengths), loaded.shape.key_heads, loaded.shape.head_dim
+    keys = stored.take("keys", (None, width), *TYPES)
     count, kind = len(keys), keys.dtype
-    values = own.take("values", (count, width), kind)
-    weight = own.take("log_weight", (count,), torch.float32)
-    start = own.take("start", (batch * key_heads,), torch.int64)
-    stop = own.take("stop", (batch * key_heads,), torch.int64)
-    tail_keys = own.take("tail_keys", (batch, key_heads, None, width), kind)
-    tail_values = own.take("tail_values", tuple(tail_keys.shape), kind)
-    held = stop - start
-    ends = held.cumsum(0)
-    if bool((held < 0).any()) or not torch.equal(stop, ends) or (count and int(stop[-1]) != count):
-        raise own.damaged("has lists that do not fit together")
-    longest = int(held.max()) + tail_keys.shape[2]
-    if longest > about.seen or max(about.lengths) > about.seen or bool((weight < 0).any()):
-        raise own.damaged("holds more tokens than were seen")
-    device, listed = loaded.device, about.seen - tail_keys.shape[2]
-    padding = own.take("padding", (batch, listed), torch.bool) if "padding" in own else None
+    values = stored.take("values", (count, width), kind)
+    weight = stored.take("log_weight", (count,), torch.float32)
+    start = stored.take("start", (batch * key_heads,), torch.int64)
+    stop = stored.take("stop", (batch * key_heads,), torch.int64)
+    tail_keys = stored.take("tail_keys", (batch, key_heads, None, width), kind)
+    tail_values = stored.take("tail_values", tuple(tail_keys.shape), kind)
+    counts = stop - start
+    fits = torch.equal(stop, counts.cumsum(0)) and (not count or int(stop[-1]) == count)
+    if bool((counts < 0).any()) or not fits:
+        raise stored.damaged("has lists that do not fit together")
+    longest = int(counts.max()) + tail_keys.shape[2]
+    if longest > record.seen or max(record.lengths) > record.seen:
+        raise stored.damaged("holds more tokens than were seen")
+    # a sampled token stands for one at least; a fit may take off from that
+    if record.budgets.selection != "fitted" and bool((weight < 0).any()):
+        raise stored.damaged("holds more tokens than were seen")
+    device, listed = loaded.device, record.seen - tail_keys.shape[2]
+    padding = stored.take("padding", (batch, listed), torch.bool) if "padding" in stored else None
     layer.restore(
         Segments(*(x.to(device) for x in (keys, values, weight, start, stop))),
-        np.array(about.lengths),
-        about.seen,
-        about.turns,
+        np.array(record.lengths),
+        record.seen,
+        record.turns,
         padding,
     )
     layer.tail.start(tail_keys.to(device), tail_values.to(device))
     layer.tail.append(tail_keys.to(device), tail_values.to(device))
-    if "tail_valid" in own:
-        layer.tail.hide(~own.take("tail_valid", (batch, tail_keys.shape[2]), torch.bool).to(device))
-    counts = (0 if padding is None else -padding.sum(1).numpy()) + listed
-    if np.any(counts + layer.tail.valid_counts(layer.tail.length) != layer.lengths):
-        raise own.damaged("has padding that does not fit the lengths of its texts")
-    if "queries" in own:
+    if "tail_valid" in stored:
+        layer.tail.hide(~stored.take("tail_valid", (batch, tail_keys.shape[2]), torch.bool))
+    lengths = listed - (0 if padding is None else padding.sum(1).numpy())
+    if np.any(lengths + layer.tail.valid.sum(1).numpy() != layer.lengths):
+        raise stored.damaged("has padding that does not fit the lengths of its texts")
+    if "queries" in stored:
         shape = (batch, loaded.shape.heads, WINDOW, width)
-        queries = own.take("queries", shape, kind).to(device)
-        places = own.take("places", (WINDOW,), torch.int64)
-        if bool((places >= about.seen).any()):
-            raise own.damaged("has queries at places that were not seen")
+        queries = stored.take("queries", shape, kind).to(device)
+        places = stored.take("places", (WINDOW,), torch.int64)
+        if bool((places >= record.seen).any()):
+            raise stored.damaged("has queries at places that were not seen")
         layer.recent = RecentQueries(queries)
         layer.recent.restore(queries, places)
     elif layer.bounded:
-        raise own.damaged("has no queries, by which tokens are judged again")
-    if layer.bounded and about.score != "last":
-        scores = own.take("scores", (count,), torch.float32)
-        tail_scores = own.take("tail_scores", (batch, key_heads, None), torch.float32)
+        raise stored.damaged("has no queries, by which tokens are selected again")
+    if layer.bounded and record.score != "last":
+        scores = stored.take("scores", (count,), torch.float32)
+        tail_scores = stored.take("tail_scores", (batch, key_heads, None), torch.float32)
         if tail_scores.shape[2] > tail_keys.shape[2]:
-            raise own.damaged("has scores of tokens that it does not hold")
+            raise stored.damaged("has scores of tokens that it does not hold")
         if bool((scores < 0).any()) or bool((tail_scores < 0).any()):
-            raise own.damaged("has scores below 0")
-        layer.carried = Carried(scores, tail_scores)
-
-
-def _fill_sliding(layer: Any, own: _Arrays, about: SavedCache, loaded: LoadedModel) -> None:
-    batch, key_heads, width = len(about.lengths), loaded.shape.key_heads, loaded.shape.head_dim
-    keys = own.take("keys", (batch, key_heads, None, width), *TYPES)
-    values = own.take("values", tuple(keys.shape), keys.dtype)
-    if keys.shape[2] != min(about.seen, layer.sliding_window - 1):
-        raise own.damaged("does not hold what its window sees")
-    restore_sliding(layer, keys.to(loaded.device), values.to(loaded.device), about.seen)
+            raise stored.damaged("has scores below 0")
+        layer.running = RunningScores(scores, tail_scores)
 
 
 def _damaged(path: Path, what: str) -> InputError:

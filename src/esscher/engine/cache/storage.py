@@ -1,102 +1,91 @@
-"""Lists of kept tokens: made from dense keys or from other lists, and taken apart."""
+"""What a layer of a reduced cache stores: lists of kept tokens, the newest tokens, last queries."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.scores import WINDOW
 
-if TYPE_CHECKING:
-    from esscher.engine.cache.selection import Kept
-
-
 #: Bytes from which an array has memory of its own: whole pages are taken for it.
 SMALLEST = 2**16
+#: Room that is added when there is none: so many tokens at least, or this part of what is there.
+LEAST, SHARE = 8, 4
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Keys that are kept of one key head.
+
+    Attributes
+    ----------
+    index
+        Their positions, increasing.
+    log_weight
+        What is added to their logits.
+    values
+        Values in the place of their own, [keys, d_v]; None if they keep theirs.
+    """
+
+    index: Tensor
+    log_weight: Tensor
+    values: Tensor | None = None
 
 
 def packed(lists: Sequence[tuple[Tensor, Tensor, Kept]]) -> Segments:
     """Lists in flat arrays; each is given as keys, values, and what is kept of them."""
     counts = [len(kept.index) for _, _, kept in lists]
+
+    def flat(arrays: Tensor) -> Tensor:
+        # Lists are made while the large arrays of a layer come and go. Between them, in the
+        # allocator's memory, they would keep it from using the gaps, and from giving them back:
+        # peaks were then hardly below those of a dense cache. So they have memory of their own.
+        shape = (sum(counts), arrays.shape[1])
+        size = shape[0] * shape[1] * arrays.itemsize
+        if arrays.device.type != "cpu" or size < SMALLEST:
+            return arrays.new_empty(shape)
+        return torch.frombuffer(mmap.mmap(-1, size), dtype=arrays.dtype).view(shape)
+
     stop = torch.tensor(counts).cumsum(0)
     keys, values, _ = lists[0]
-    flat = Segments(
-        keys=_apart(keys, sum(counts)),
-        values=_apart(values, sum(counts)),
-        log_weight=torch.cat([kept.log_weight for *_, kept in lists]).to(
-            keys.device, torch.float32
-        ),
+    weights = torch.cat([kept.log_weight for *_, kept in lists])
+    segments = Segments(
+        keys=flat(keys),
+        values=flat(values),
+        log_weight=weights.to(keys.device, torch.float32),
         start=(stop - torch.tensor(counts)).to(keys.device),
         stop=stop.to(keys.device),
     )
     at = 0
     for keys, values, kept in lists:
         place, index = slice(at, at + len(kept.index)), kept.index.to(keys.device)
-        torch.index_select(keys, 0, index, out=flat.keys[place])
+        torch.index_select(keys, 0, index, out=segments.keys[place])
         if kept.values is None:
-            torch.index_select(values, 0, index, out=flat.values[place])
+            torch.index_select(values, 0, index, out=segments.values[place])
         else:
-            flat.values[place] = kept.values
+            segments.values[place] = kept.values
         at = place.stop
-    return flat
-
-
-def _apart(like: Tensor, rows: int) -> Tensor:
-    """An array for so many rows, in memory of its own.
-
-    Lists are made while the large arrays of a layer come and go. Between them, in the allocator's
-    memory, they would keep it from using the gaps, and from giving them back: peaks were then
-    hardly below those of a dense cache.
-    """
-    shape = (rows, like.shape[1])
-    size = rows * like.shape[1] * like.itemsize
-    if like.device.type != "cpu" or size < SMALLEST:
-        return like.new_empty(shape)
-    return torch.frombuffer(mmap.mmap(-1, size), dtype=like.dtype).view(shape)
+    return segments
 
 
 def one_list(segments: Segments, number: int) -> tuple[Tensor, Tensor, Tensor]:
     """Keys, values and log-weights of one list, as views."""
-    own = slice(int(segments.start[number]), int(segments.stop[number]))
-    return segments.keys[own], segments.values[own], segments.log_weight[own]
-
-
-def chosen_lists(segments: Segments, texts: Tensor, batch: int) -> Segments:
-    """Lists of these texts of a batch; nothing is copied, the same text may come several times."""
-    start, stop = (x.view(batch, -1)[texts].reshape(-1) for x in (segments.start, segments.stop))
-    return Segments(segments.keys, segments.values, segments.log_weight, start, stop)
-
-
-def bytes_of(segments: Segments) -> int:
-    """Bytes of the arrays; what lists share is there once."""
-    arrays = (
-        segments.keys,
-        segments.values,
-        segments.log_weight,
-        segments.start,
-        segments.stop,
-    )
-    return sum(array.nbytes for array in arrays)
-
-
-# The newest tokens of a cache: all of them, the same number in every head, with room to grow.
-
-# Arrays are made outside of inference mode, in which a model may run: those made inside of it could
-# not be written to afterwards.
-
-#: Room that is added when there is none: so many tokens at least, or this part of what is there.
-LEAST, SHARE = 8, 4
+    place = slice(int(segments.start[number]), int(segments.stop[number]))
+    return segments.keys[place], segments.values[place], segments.log_weight[place]
 
 
 class Tail:
     """Keys and values after those of the lists, appended without copying what is there.
+
+    All heads have the same number of them, so that nothing ragged is ever appended to. Arrays are
+    made outside of inference mode, in which a model may run: those made inside of it could not be
+    written to afterwards.
 
     Attributes
     ----------
@@ -106,46 +95,28 @@ class Tail:
 
     def __init__(self) -> None:
         self.length = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-        self._hidden: Tensor | None = None
+        self._keys = self._values = torch.zeros(0, 0, 0, 0)
+        self._valid = torch.zeros(0, 0, dtype=torch.bool)
 
     @property
     def keys(self) -> Tensor:
         """[batch, key heads, length, d_k], a view."""
-        assert self._keys is not None
         return self._keys[:, :, : self.length]
 
     @property
     def values(self) -> Tensor:
         """[batch, key heads, length, d_v], a view."""
-        assert self._values is not None
         return self._values[:, :, : self.length]
 
     @property
-    def valid(self) -> Tensor | None:
-        """[batch, length], False at padding; None if there is none."""
-        return None if self._hidden is None else ~self._hidden[:, : self.length]
-
-    def valid_counts(self, count: int) -> NDArray[np.int64]:
-        """How many of the last tokens are no padding, by text."""
-        assert self._keys is not None
-        if self._hidden is None:
-            return np.full(len(self._keys), count)
-        last = self._hidden[:, self.length - count : self.length]
-        return np.asarray((~last).sum(1).cpu())
-
-    def present(self, text: int) -> Tensor:
-        """False at padding of one text, [length], in the processor's memory."""
-        if self._hidden is None:
-            return torch.ones(self.length, dtype=torch.bool)
-        return ~self._hidden[text, : self.length].cpu()
+    def valid(self) -> Tensor:
+        """[batch, length], False at padding, in the processor's memory."""
+        return self._valid[:, : self.length]
 
     @property
     def nbytes(self) -> int:
         """Bytes, with the room that is not used yet."""
-        held = (self._keys, self._values, self._hidden)
-        return sum(array.nbytes for array in held if array is not None)
+        return self._keys.nbytes + self._values.nbytes + self._valid.nbytes
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -155,75 +126,91 @@ class Tail:
         self._keys, self._values = (
             x.new_empty(*x.shape[:2], 0, x.shape[3]) for x in (keys, values)
         )
-        self._hidden = None
+        self._valid = torch.ones(len(keys), 0, dtype=torch.bool)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Add tokens, [batch, key heads, new, d]."""
-        assert self._keys is not None
-        assert self._values is not None
         stop = self.length + keys.shape[2]
         if stop > self._keys.shape[2]:
-            room = stop + max(LEAST, stop // SHARE)
-            self._keys, self._values = _grown(self.keys, room), _grown(self.values, room)
-            if self._hidden is not None:
-                self._hidden = _grown(self._hidden[:, None, : self.length, None], room)[:, 0, :, 0]
+            more = stop + max(LEAST, stop // SHARE) - self.length
+            self._keys, self._values = (
+                torch.nn.functional.pad(x, (0, 0, 0, more)) for x in (self.keys, self.values)
+            )
+            self._valid = torch.nn.functional.pad(self.valid, (0, more))
         self._keys[:, :, self.length : stop] = keys
         self._values[:, :, self.length : stop] = values
-        if self._hidden is not None:
-            self._hidden[:, self.length : stop] = False
+        self._valid[:, self.length : stop] = True
         self.length = stop
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def hide(self, hidden: Tensor) -> None:
         """Mark padding among the newest tokens, [batch, new]."""
-        assert self._keys is not None
-        if self._hidden is None:
-            shape = (len(self._keys), self._keys.shape[2])
-            self._hidden = torch.zeros(shape, dtype=torch.bool, device=self._keys.device)
-        self._hidden[:, self.length - hidden.shape[1] : self.length] = hidden
+        self._valid[:, self.length - hidden.shape[1] : self.length] = ~hidden.cpu()
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def keep_last(self, count: int) -> None:
         """Forget all but the last tokens, and give the room back."""
         first = self.length - count
-        self._keys, self._values = (
-            self.keys[:, :, first:].clone(),
-            self.values[:, :, first:].clone(),
-        )
-        if self._hidden is not None:
-            hidden = self._hidden[:, first : self.length].clone()
-            self._hidden = hidden if bool(hidden.any()) else None
+        self._keys, self._values = (x[:, :, first:].clone() for x in (self.keys, self.values))
+        self._valid = self.valid[:, first:].clone()
         self.length = count
-
-    def drop_last(self, count: int) -> None:
-        """Take back the last tokens."""
-        self.length -= count
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def select(self, texts: Tensor) -> None:
         """Become the tail of these texts of the batch."""
         self._keys, self._values = self.keys[texts], self.values[texts]
-        if self._hidden is not None:
-            self._hidden = self._hidden[texts, : self.length]
+        self._valid = self.valid[texts.cpu()]
 
 
-def _grown(array: Tensor, room: int) -> Tensor:
-    """The same [batch, heads, tokens, d] with room for more tokens."""
-    out = array.new_zeros(*array.shape[:2], room, array.shape[3])
-    out[:, :, : array.shape[2]] = array
-    return out
+class CachedTokens(NamedTuple):
+    """The tokens that a layer stores of one text and key head: a list, then the tail.
+
+    ``bias`` is their log-weights, -inf at padding; ``present`` [tail] is False at padding.
+    """
+
+    text: int
+    key_head: int
+    keys: Tensor
+    values: Tensor
+    bias: Tensor
+    present: Tensor
+    listed: int
+
+    @property
+    def counts(self) -> Tensor:
+        """How often tokens count when scores are put on one scale: new ones once, [n]."""
+        return torch.cat([torch.zeros(self.listed), self.present.to(torch.float32)])
+
+    @property
+    def log_weight(self) -> Tensor:
+        """Log-weights, 0 at padding, in the processor's memory."""
+        return self.bias.nan_to_num(neginf=0.0).cpu()
 
 
-# The last queries of a layer, by which tokens are judged again.
+def cached_tokens(segments: Segments, tail: Tail) -> Iterator[CachedTokens]:
+    """Everything that a layer stores, one list after the other."""
+    for number in range(len(segments.start)):
+        b, g = divmod(number, tail.keys.shape[1])
+        keys, values, weight = one_list(segments, number)
+        hidden = torch.zeros(tail.length).masked_fill_(~tail.valid[b], -torch.inf)
+        yield CachedTokens(
+            b,
+            g,
+            torch.cat([keys, tail.keys[b, g]]),
+            torch.cat([values, tail.values[b, g]]),
+            torch.cat([weight, hidden.to(weight.device)]),
+            tail.valid[b],
+            len(keys),
+        )
 
 
 class RecentQueries:
-    """The last queries of a layer, by which tokens are judged."""
+    """The last queries of a layer, which score tokens when these are selected again."""
 
     def __init__(self, like: Tensor, window: int = WINDOW) -> None:
         batch, heads, _, width = like.shape
@@ -244,66 +231,39 @@ class RecentQueries:
         self._next = int((self._next + taken) % window)
 
     def restore(self, queries: Tensor, places: Tensor) -> None:
-        """Hold these queries, at these places."""
+        """Store these queries, at these places."""
         order = torch.argsort(places)  # the oldest, or an empty place, is the next to go
         self.queries[:], self.places[:] = queries[:, :, order], places[order]
         self._next = 0
 
-    def forget_from(self, place: int) -> None:
-        """Forget queries from a place on: their tokens were taken back."""
-        self.places[self.places >= place] = -1
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def select(self, texts: Tensor) -> None:
-        """Become those of these texts of the batch."""
-        self.queries = self.queries[texts]
-
-    def observed(
-        self, batch: int, g: int, key_heads: int, listed: int, there: Tensor, seen: int
+    def of_text(
+        self, text: int, g: int, key_heads: int, present: Tensor, seen: int
     ) -> tuple[Tensor, Tensor]:
-        """Queries of one key head and the keys that they see: a list, then the tail.
+        """Queries of one text and key head in their order, [group, w, d_k], and their places.
 
         Parameters
         ----------
-        batch, g, key_heads
+        text, g, key_heads
             The text, and the number of the key head among all of them.
-        listed
-            Length of the list; every query sees all of it.
-        there
+        present
             False at padding of the tail, [tail].
         seen
             Tokens seen, those of the tail the last ones.
         """
-        order = self._order(there, seen)
-        places = self.places[order]
-        first = seen - len(there)
-        group = self.queries.shape[1] // key_heads
-        query = self.queries[batch, g * group : (g + 1) * group, order]
-        tail = (torch.arange(first, seen) <= places[:, None]) & there
-        visible = torch.cat([torch.ones(len(places), listed, dtype=torch.bool), tail], dim=1)
-        return query, visible.to(query.device)
-
-    def own_places(self, there: Tensor, seen: int) -> Tensor:
-        """Places of the queries of :meth:`observed`."""
-        return self.places[self._order(there, seen)]
-
-    def _order(self, there: Tensor, seen: int) -> Tensor:
-        """Which queries are of a text, in their order: rounding does not depend on their slots."""
-        first = seen - len(there)
-        own = self.places >= 0
+        first = seen - len(present)
+        valid = self.places >= 0
         # a query whose own token is padding is none of the text's
-        behind = self.places >= first
-        own[behind] &= there[(self.places[behind] - first)]
+        later = self.places >= first
+        valid[later] &= present[self.places[later] - first]
+        # ordered by place: rounding does not depend on their slots
         order = torch.argsort(self.places)
-        return order[own[order]]
+        order = order[valid[order]]
+        group = self.queries.shape[1] // key_heads
+        return self.queries[text, g * group : (g + 1) * group, order], self.places[order]
 
 
-# Scores of held tokens, kept for the next time they are judged.
-
-
-class Carried:
-    """What tokens were scored when they were last judged, in the processor's memory.
+class RunningScores:
+    """Scores that tokens had when they were last selected, in the processor's memory.
 
     Queries that come later may not look for a token that those around it looked for.
 
@@ -311,34 +271,19 @@ class Carried:
     ----------
     listed
         Scores of the tokens of the lists, [total], in the order of their arrays.
-    held
+    tail
         Of the first tokens of the tail, [batch, key heads, some].
     """
 
-    def __init__(self, listed: Tensor, held: Tensor) -> None:
+    def __init__(self, listed: Tensor, tail: Tensor) -> None:
         with torch.inference_mode(False):
-            self.listed, self.held = listed.clone(), held.clone()
+            self.listed, self.tail = listed.clone(), tail.clone()
 
-    def of(self, segments: Segments, number: int, tail: int) -> Tensor:
+    def of_list(self, segments: Segments, number: int, tail: int) -> Tensor:
         """Scores of one list and of its tail, 0 at tokens that have none."""
-        key_heads = self.held.shape[1]
-        own = slice(int(segments.start[number]), int(segments.stop[number]))
-        out = torch.zeros(own.stop - own.start + tail)
-        out[: own.stop - own.start] = self.listed[own]
-        held = self.held[number // key_heads, number % key_heads]
-        held = held[:tail]
-        out[own.stop - own.start :][: len(held)] = held
-        return out
-
-    def crop(self, tail: int) -> None:
-        """Forget tokens behind so many of the tail."""
-        self.held = self.held[..., :tail]
-
-    def select(self, texts: Tensor) -> None:
-        """Become those of these texts; lists are shared."""
-        self.held = self.held[texts.cpu()]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both."""
-        return self.listed.nbytes + self.held.nbytes
+        start, stop = int(segments.start[number]), int(segments.stop[number])
+        scores = torch.zeros(stop - start + tail)
+        scores[: stop - start] = self.listed[start:stop]
+        known = self.tail.flatten(0, 1)[number, :tail]
+        scores[stop - start :][: len(known)] = known
+        return scores

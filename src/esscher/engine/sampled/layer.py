@@ -58,8 +58,8 @@ class HeadNumbers:
     @property
     def cloud(self) -> CloudHead:
         """The head as predictions take it."""
-        asked = float(len(self.outputs))
-        return CloudHead(self.values, self.outputs, self.logits, self.own, asked)
+        averaged = float(len(self.outputs))
+        return CloudHead(self.values, self.outputs, self.logits, self.own, averaged)
 
 
 @dataclass(frozen=True, eq=False)

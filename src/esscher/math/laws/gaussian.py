@@ -50,8 +50,8 @@ class Gaussian(Law):
         }
         known = {place: size for place, size in sizes.items() if size is not None}
         if len(set(known.values())) > 1:
-            said = ", ".join(f"{place} is {size}" for place, size in known.items())
-            raise InputError(f"{said}; they must agree")
+            sizes_text = ", ".join(f"{place} is {size}" for place, size in known.items())
+            raise InputError(f"{sizes_text}; they must agree")
         size = next(iter(known.values()))
         self.mean = frozen(np.zeros(size) if given_mean is None else given_mean)
         self.dim = len(self.mean)

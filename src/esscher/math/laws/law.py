@@ -1,4 +1,4 @@
-"""The protocol of a token law, which every file beside this one implements.
+"""The protocol of a token law, which the other files implement.
 
 A law ``mu`` on R^d gives tokens (``sample``), their first two moments, and the cumulant generating
 function ``K(t) = log E exp<t, X>`` with gradient and Hessian. The gradient is the Esscher

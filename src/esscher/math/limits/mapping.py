@@ -16,7 +16,7 @@ from esscher.core.validation import Array, as_points
 from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
 from esscher.math.laws import FiniteTokens
 
-#: Entries of a vector that the repr prints before it goes on with an ellipsis, and most vectors.
+#: Entries of a vector that the repr prints before it goes on with an ellipsis.
 SHOWN = 6
 
 
@@ -24,10 +24,6 @@ def _listed(vector: Array) -> str:
     """Print the first entries of a vector."""
     entries = ", ".join(f"{entry:.4g}" for entry in vector[:SHOWN])
     return f"[{entries}{', ...' if len(vector) > SHOWN else ''}]"
-
-
-def _queries(count: int) -> str:
-    return f"{count:,} {'query' if count == 1 else 'queries'}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class NoLimit:
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class MapLimit:
     """The limit map ``Gamma`` at given queries.
 
@@ -79,15 +75,6 @@ class MapLimit:
     exists: NDArray[np.bool_]
     method: str
     missing: NoLimit | None
-
-    def __repr__(self) -> str:
-        count, dim = self.exists.size, self.values.shape[-1]
-        text = f"MapLimit of {_queries(count)} in R^{dim} ({self.method}"
-        text = f"{text}; {self.missing})" if self.missing else f"{text})"
-        rows = self.values.reshape(count, dim)
-        if count > SHOWN:
-            return text
-        return "\n".join([text, *(f"  {_listed(row)}" for row in rows)])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +108,7 @@ class OutputMoments:
         return cls(mean, symmetric, np.zeros_like(mean), np.zeros_like(symmetric), method, 0)
 
     def __repr__(self) -> str:
-        how = f"{self.method}, {_queries(self.samples)}" if self.samples else self.method
+        how = f"{self.method}, {self.samples:,} queries" if self.samples else self.method
         return (
             f"OutputMoments in R^{len(self.mean)} ({how})\n"
             f"  mean       {_listed(self.mean)}  (error at most {self.mean_error.max():.2g})\n"

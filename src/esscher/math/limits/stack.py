@@ -114,19 +114,6 @@ class StackLimit:
         """Number of layers."""
         return len(self.maps)
 
-    @property
-    def law(self) -> Gaussian:
-        """Law of the tokens that leave the stack."""
-        return Gaussian(self.means[-1], self.covariances[-1])
-
-    @property
-    def map(self) -> AffineMap:
-        """The whole stack as one affine map of the tokens that enter."""
-        whole = self.maps[0]
-        for layer in self.maps[1:]:
-            whole = AffineMap(layer.slope @ whole.slope, layer(whole.offset))
-        return whole
-
     def __repr__(self) -> str:
         traces = np.trace(self.covariances, axis1=1, axis2=2)
         lines = [f"StackLimit of {self.depth} layers on R^{self.means.shape[1]} (closed form)"]

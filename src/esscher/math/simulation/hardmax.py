@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CANDIDATES = 16.0
 #: Most keys drawn per replicate; in high dimension this, not CANDIDATES, sets r0.
 MOST_KEYS = 20_000
-#: Drawn tokens that ask as queries, if there are more of them than that.
+#: Most drawn tokens that serve as queries.
 MOST_QUERIES = 2048
 #: Largest n that numpy's binomial takes.
 LARGEST_BINOMIAL = 2.0**63 - 1025
@@ -99,7 +99,7 @@ def squared_mean(
 
     The mean over directions is estimated in its Steiner form ``d E[(h(u) - h(-u))/2 u]``, whose
     noise is far below that of the picked keys, on two independent halves whose product is unbiased.
-    Of the drawn tokens, at most about ``most_queries`` ask as queries.
+    Of the drawn tokens, about ``most_queries`` at most serve as queries.
     """
     keys, radius = draw_outer_keys(n, dim, rng)
     if len(keys) == 0:
@@ -113,7 +113,7 @@ def squared_mean(
     certified = float(np.mean(np.append(top, bottom) >= radius)) if radius > 0 else 1.0
     if queries == "population":
         return float(first @ second), certified
-    # Tokens as queries: the drawn ones ask in their own directions; the others, n - N of them, in
+    # Tokens as queries: the drawn ones have their own directions; the others, n - N of them, in
     # independent uniform directions, whose finite number adds Var_u(pick)/n.
     # Two sums of the keys' picks: the same, or two independent unbiased estimates of it.
     if len(keys) <= most_queries:
@@ -137,7 +137,7 @@ def _best(queries: Array, keys: Array) -> Array:
     return np.asarray(keys[np.concatenate(chosen)])
 
 
-# Simulated error of the hardmax mean, at n far beyond memory, beside its exact value.
+# Simulated error of the hardmax mean, at n far beyond memory, and its exact value.
 #
 # The infinite-token limit of the mean output of centred Gaussian tokens is 0, and the mean output
 # of n tokens approaches it only like a power of ``1/ln n``. One call, :func:`hardmax_curve`,

@@ -217,16 +217,31 @@ def floor_limit(curves: Curves, shares: Array = SHARES) -> float:
 
     Of several curves, a floor that has the same share in all of them.
     """
-    last = 0.0
-    statistic, critical = _floor_scores(curves, shares)
-    accepted = np.flatnonzero(statistic >= critical)
+    forms, left = [], []
+    for share in shares:
+        rows, means = [], np.zeros_like(curves.resamples.log_errors)
+        for i, at in enumerate(curves.places):
+            means[at], columns, direction = floor_curve(curves, i, float(share))
+            design = np.column_stack([columns, direction])
+            rows.append(least_squares_forms(design, curves.covariances[i])[-1])
+        form = curves.spread(rows)
+        if len(form) > 1:
+            noise = form @ curves.resamples.covariance @ form.T
+            form = (best_weights(noise, np.ones(len(form))) @ form)[None]
+        forms.append(form[0])
+        left.append(float(form[0] @ (curves.resamples.log_errors - means)))
+    scores = np.array(forms)
+    errors = np.maximum(curves.resamples.standard_errors(scores), np.finfo(float).tiny)
+    # symmetric, as for all intervals of means: twice the one-sided significance
+    excess = np.array(left) / errors + curves.resamples.critical(scores, 1 - 2 * SIGNIFICANCE)
+    accepted = np.flatnonzero(excess >= 0)
     if not accepted.size:
-        return last
+        return 0.0
     top = int(accepted[-1])
     if top == len(shares) - 1:
         return 1.0
     # between the last share that is accepted and the first that is not
-    inside, outside = (float(statistic[j] - critical[j]) for j in (top, top + 1))
+    inside, outside = float(excess[top]), float(excess[top + 1])
     return float(shares[top] + (shares[top + 1] - shares[top]) * inside / (inside - outside))
 
 
@@ -236,28 +251,6 @@ def stacked_floor(curves: Curves, share: float) -> Array:
     for i, at in enumerate(curves.places):
         out[at] = floor_curve(curves, i, share)[0]
     return out
-
-
-def _floor_scores(curves: Curves, shares: Array) -> tuple[Array, Array]:
-    """Score of each share in standard errors, and the value below which it is rejected."""
-    forms, left = [], []
-    for share in shares:
-        rows, means = [], np.zeros_like(curves.resamples.log_errors)
-        for i, at in enumerate(curves.places):
-            means[at], columns, direction = floor_curve(curves, i, float(share))
-            design = np.column_stack([columns, direction])
-            rows.append(least_squares_forms(design, curves.covariances[i])[-1])
-        own = curves.spread(rows)
-        if len(own) > 1:
-            noise = own @ curves.resamples.covariance @ own.T
-            own = (best_weights(noise, np.ones(len(own))) @ own)[None]
-        forms.append(own[0])
-        left.append(float(own[0] @ (curves.resamples.log_errors - means)))
-    found = np.array(forms)
-    errors = np.maximum(curves.resamples.standard_errors(found), np.finfo(float).tiny)
-    # symmetric, as for all intervals of means: twice the one-sided significance
-    critical = curves.resamples.critical(found, 1 - 2 * SIGNIFICANCE)
-    return np.array(left) / errors, -critical
 
 
 def best_weights(covariance: Array, shift: Array) -> Array:

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Record
+from esscher.core.codec import Estimate, Interval, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import Means, Numbers, finite_numbers
+from esscher.math.statistics.records import Numbers, finite_numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
 
 
-def mean_and_interval(
-    values: Array, lowest: float = -np.inf, highest: float = np.inf
-) -> dict[str, Any]:
+class Means(Record, frozen=True, kw_only=True):
+    """Means by size, with standard errors and intervals where there are replicates."""
+
+    mean: tuple[float, ...]
+    standard_error: Numbers
+    interval: tuple[Interval | None, ...]
+
+
+def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
     """Mean, standard error and Student's interval of every size.
 
     Parameters
@@ -33,31 +38,21 @@ def mean_and_interval(
     lowest, highest
         Range of the quantity: intervals end there.
     """
-    count = len(values)
-    mean = values.mean(axis=0)
+    count, mean = len(values), values.mean(axis=0)
     if count < 2:
-        nothing = [None] * len(mean)
-        return {"mean": finite_numbers(mean), "standard_error": nothing, "interval": nothing}
+        nothing = (None,) * len(mean)
+        return Means(mean=tuple(mean.tolist()), standard_error=nothing, interval=nothing)
     error = values.std(axis=0, ddof=1) / np.sqrt(count)
     half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
-    return {
-        "mean": finite_numbers(mean),
-        "standard_error": finite_numbers(error),
-        "interval": np.stack([mean - half, mean + half], axis=1).clip(lowest, highest).tolist(),
-    }
-
-
-def means(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
-    """Return the same as a record."""
-    found = mean_and_interval(values, lowest, highest)
+    low, high = ((mean + sign * half).clip(lowest, highest).tolist() for sign in (-1, 1))
     return Means(
-        mean=tuple(found["mean"]),
-        standard_error=tuple(found["standard_error"]),
-        interval=tuple(end and (end[0], end[1]) for end in found["interval"]),
+        mean=tuple(mean.tolist()),
+        standard_error=finite_numbers(error),
+        interval=tuple(zip(low, high, strict=True)),
     )
 
 
-def exponentials(values: Array) -> dict[str, Any]:
+def exponentials(values: Array) -> Means:
     """Exponential of the mean, with its interval: perplexities and ratios.
 
     Parameters
@@ -65,12 +60,12 @@ def exponentials(values: Array) -> dict[str, Any]:
     values
         Logarithms, axes [replicate, size].
     """
-    found = mean_and_interval(values)
-    ends = found["interval"]
-    return {
-        "mean": np.exp(np.array(found["mean"])).tolist(),
-        "interval": [None if end is None else np.exp(np.array(end)).tolist() for end in ends],
-    }
+    logs = mean_and_interval(values)
+    return Means(
+        mean=tuple(np.exp(logs.mean).tolist()),
+        standard_error=(None,) * len(logs.mean),
+        interval=tuple(ends and tuple(np.exp(ends).tolist()) for ends in logs.interval),
+    )
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:
@@ -92,15 +87,20 @@ def rank_correlation(x: Array, y: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def rank_correlation_interval(value: float, count: int) -> tuple[float, float]:
-    """Interval of Spearman's correlation of at least 4 pairs.
+def rank_correlation_interval(x: Array, y: Array) -> Estimate:
+    """Spearman's correlation with its interval; neither for fewer than 4 pairs, or constants.
 
     Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
     """
+    if len(x) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return Estimate(value=None, interval=(None, None))
+    value = rank_correlation(x, y)
     z = scipy.special.ndtri((1 + LEVEL) / 2)
-    half = z * np.sqrt((1 + value**2 / 2) / (count - 3))
+    half = z * np.sqrt((1 + value**2 / 2) / (len(x) - 3))
     middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return float(np.tanh(middle - half)), float(np.tanh(middle + half))
+    return Estimate(
+        value=value, interval=(float(np.tanh(middle - half)), float(np.tanh(middle + half)))
+    )
 
 
 # How many replicates would decide what those at hand leave undecided.
@@ -309,17 +309,13 @@ def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
     return _resampled_medians(errors, x, seed)
 
 
-def _stream(seed: int, summary: str, members: int) -> np.random.Generator:
-    return random_stream(seed, f"rates {summary}", members)
-
-
 @lru_cache(maxsize=8)
 def _drawn(seed: int, summary: str, members: int) -> Array:
     """How often each replicate is drawn, [resample, member], where all of them are whole.
 
     Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
     """
-    rng = _stream(seed, summary, members)
+    rng = random_stream(seed, f"rates {summary}", members)
     if summary == "mean":
         counts = resampling_counts(members, RESAMPLES, rng)
     else:
@@ -366,7 +362,7 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
     draws, covariances = [], []
     rows = max(1, BLOCK // len(errors))
     alike = len(groups) == 1 and rows >= RESAMPLES
-    rng = _stream(seed, "mean", len(errors))
+    rng = random_stream(seed, "rates mean", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
         means = np.zeros((block, sizes))
@@ -412,7 +408,7 @@ def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
         return Resamples(x, median, nothing, median[None], None, whole)
     draws = []
     rows = max(1, BLOCK // errors.size)
-    rng = _stream(seed, "median", len(errors))
+    rng = random_stream(seed, "rates median", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
         if len(groups) == 1 and block == RESAMPLES:
@@ -423,7 +419,12 @@ def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
         if len(groups) == 1:
             medians = _medians(groups[0], _counted(chosen[0]).astype(np.float64))
         else:
-            medians = _ragged_medians(groups, chosen, len(x))
+            parts = []
+            for group, drawn in zip(groups, chosen, strict=True):
+                padded = np.full((len(group), len(x)), np.nan)
+                padded[:, : group.shape[1]] = group
+                parts.append(padded[drawn])
+            medians = np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
         draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
     resampled = np.concatenate(draws)
     return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)
@@ -443,16 +444,6 @@ def _medians(errors: Array, drawn: Array) -> Array:
         low, high = (column[order[np.argmax(below > middle, axis=1)]] for middle in ends)
         medians[:, j] = (low + high) / 2
     return medians
-
-
-def _ragged_medians(groups: list[Array], chosen: list[NDArray[np.int64]], sizes: int) -> Array:
-    """The same where some replicates end early."""
-    parts = []
-    for group, drawn in zip(groups, chosen, strict=True):
-        padded = np.full((len(group), sizes), np.nan)
-        padded[:, : group.shape[1]] = group
-        parts.append(padded[drawn])
-    return np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
 
 
 class LocalSlopes(Record, frozen=True, kw_only=True):

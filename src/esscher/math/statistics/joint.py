@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from esscher.core.codec import Name, Record
 from esscher.core.errors import InputError
-from esscher.core.validation import Array, as_numbers, as_sizes
+from esscher.core.validation import as_numbers, as_sizes
 from esscher.math.statistics.detection import (
     ENOUGH,
     EQUAL,
@@ -26,7 +26,7 @@ from esscher.math.statistics.detection import (
     from_logarithms,
     stacked_floor,
 )
-from esscher.math.statistics.intervals import Resamples, resample
+from esscher.math.statistics.intervals import resample
 from esscher.math.statistics.laws import (
     ROUNDING,
     fit_line,
@@ -104,12 +104,12 @@ def joint_law(
         For metrics of different shapes.
     """
     n = as_sizes(sizes)
-    values = {metric: as_numbers(found, f"errors[{metric!r}]") for metric, found in errors.items()}
-    shapes = {found.shape for found in values.values()}
+    values = {name: as_numbers(array, f"errors[{name!r}]") for name, array in errors.items()}
+    shapes = {array.shape for array in values.values()}
     if len(shapes) != 1 or (shape := shapes.pop())[-1:] != n.shape or len(shape) != 2:
         raise InputError(
             "errors of all metrics must have the same axes [replicate, size], with "
-            f"{len(n)} sizes; they are {[found.shape for found in values.values()]}"
+            f"{len(n)} sizes; they are {[array.shape for array in values.values()]}"
         )
     stacked = np.stack(list(values.values()), axis=2)
     usable = np.all(np.sum(stacked > 0, axis=0) > 0.5 * np.sum(stacked >= 0, axis=0), axis=1)
@@ -120,26 +120,48 @@ def joint_law(
         return untested_law(metrics, f"{len(at)} sizes and {len(used)} replicates are too few")
     resamples = resample(used, np.repeat(at, len(metrics)), "mean", seed)
     places = tuple(np.arange(len(at)) * len(metrics) + i for i in range(len(metrics)))
-    parts = [_part(resamples, where) for where in places]
+    # each curve alone
+    drawn = resamples.covariances
+    parts = [
+        replace(
+            resamples,
+            log_sizes=resamples.log_sizes[where],
+            log_errors=resamples.log_errors[where],
+            covariance=resamples.covariance[np.ix_(where, where)],
+            draws=resamples.draws[:, where],
+            covariances=None if drawn is None else drawn[:, where[:, None], where],
+        )
+        for where in places
+    ]
     if not min(float(np.diag(part.covariance).max()) for part in parts) > ROUNDING:
         return untested_law(metrics, "all replicates are equal")
     curves = Curves(resamples, places, tuple(smooth_covariance(part) for part in parts))
-    return _judged(curves, metrics, float(at[-1]), _known(curves, metrics, usable, predicted or {}))
 
-
-def _judged(
-    curves: Curves,
-    metrics: tuple[str, ...],
-    largest: float,
-    known: tuple[Curves, tuple[Array, ...]],
-) -> SharedLaw:
-    logarithm, floor = _logarithms(curves), stacked_floor(curves, EQUAL)
+    # the power of ln n that is closest to each curve, and a floor of half of the last errors
+    logarithm, floor = np.empty_like(resamples.log_errors), stacked_floor(curves, EQUAL)
+    for i, where in enumerate(places):
+        x, y = curves.curve(i)
+        logarithm[where] = y - fit_line("logarithmic", x, y, curves.covariances[i])[1]
     test = bend_test(curves, (logarithm, floor))
     share = floor_limit(curves)
     power = {"floor": test.power(floor), "logarithmic": test.power(logarithm)}
     faster = from_logarithms(curves)
     log_p = faster.p_value if faster.bend > 0 else 1.0
-    predicted = against_prediction(*known) if known[1] else None
+    # the curves that have a prediction, against it
+    known = [i for i, metric in enumerate(metrics) if predicted and metric in predicted]
+    against = None
+    if predicted and known:
+        logs = [
+            np.log(as_numbers(predicted[metrics[i]], f"predicted[{metrics[i]!r}]")[usable])
+            for i in known
+        ]
+        some = replace(
+            curves,
+            places=tuple(places[i] for i in known),
+            covariances=tuple(curves.covariances[i] for i in known),
+        )
+        against = against_prediction(some, tuple(logs))
+
     seen = f"joint bend {test.bend:+.1f} standard errors, p = {test.p_value:.2g}"
     if test.p_value < SIGNIFICANCE:
         verdict = "bent" if test.bend > 0 else "undecided"
@@ -148,17 +170,21 @@ def _judged(
         share < EQUAL
         and log_p < SIGNIFICANCE
         and min(power.values()) >= ENOUGH
-        and _single_powers(curves)
+        # none of the curves may be two powers, each judged alone
+        and all(
+            against_two_powers(part, covariance)[0]
+            for part, covariance in zip(parts, curves.covariances, strict=True)
+        )
     ):
         verdict, words = "power", f"straight, {seen}"
     else:
         verdict, words = "undecided", f"no bend is seen, {seen}"
-    words += f"; a logarithmic law has p = {log_p:.2g}; {power_words(share, power, largest)}"
-    if predicted is not None:
-        words += f"; {predicted.words}"
-        if verdict == "power" and predicted.leaves:
+    words += f"; a logarithmic law has p = {log_p:.2g}; {power_words(share, power, float(at[-1]))}"
+    if against is not None:
+        words += f"; {against.words}"
+        if verdict == "power" and against.leaves:
             verdict = "undecided"
-        elif verdict == "undecided" and test.p_value >= SIGNIFICANCE and predicted.follows:
+        elif verdict == "undecided" and test.p_value >= SIGNIFICANCE and against.follows:
             verdict = "as predicted"
     return SharedLaw(
         metrics=metrics,
@@ -167,7 +193,7 @@ def _judged(
         p_value=test.p_value,
         floor_share=share,
         power=power,
-        predicted=predicted,
+        predicted=against,
         evidence=words,
     )
 
@@ -184,55 +210,3 @@ def untested_law(metrics: tuple[str, ...], why: str) -> SharedLaw:
         predicted=None,
         evidence=f"not tested: {why}",
     )
-
-
-def _part(resamples: Resamples, at: NDArray[np.int64]) -> Resamples:
-    """One curve of several."""
-    own = resamples.covariance[np.ix_(at, at)]
-    drawn = resamples.covariances
-    return replace(
-        resamples,
-        log_sizes=resamples.log_sizes[at],
-        log_errors=resamples.log_errors[at],
-        covariance=own,
-        draws=resamples.draws[:, at],
-        covariances=None if drawn is None else drawn[:, at[:, None], at],
-    )
-
-
-def _single_powers(curves: Curves) -> bool:
-    """Whether none of the curves may be two powers, each judged alone."""
-    parts = [_part(curves.resamples, at) for at in curves.places]
-    return all(
-        against_two_powers(part, covariance)[0]
-        for part, covariance in zip(parts, curves.covariances, strict=True)
-    )
-
-
-def _known(
-    curves: Curves,
-    metrics: tuple[str, ...],
-    usable: Array,
-    predicted: Mapping[str, ArrayLike],
-) -> tuple[Curves, tuple[Array, ...]]:
-    """The curves that have a prediction, and its logarithm."""
-    there = [i for i, metric in enumerate(metrics) if metric in predicted]
-    logs = tuple(
-        np.log(as_numbers(predicted[metrics[i]], f"predicted[{metrics[i]!r}]")[usable])
-        for i in there
-    )
-    own = replace(
-        curves,
-        places=tuple(curves.places[i] for i in there),
-        covariances=tuple(curves.covariances[i] for i in there),
-    )
-    return own, logs
-
-
-def _logarithms(curves: Curves) -> Array:
-    """The power of ln n that is closest to each curve."""
-    out = np.empty_like(curves.resamples.log_errors)
-    for i, at in enumerate(curves.places):
-        x, y = curves.curve(i)
-        out[at] = y - fit_line("logarithmic", x, y, curves.covariances[i])[1]
-    return out

@@ -164,28 +164,37 @@ def fit_floor(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Arra
     whitener = np.linalg.inv(np.linalg.cholesky(covariance / np.mean(np.diag(covariance))))
     best, parameters = np.inf, np.zeros(3)
 
+    def law(p: Array) -> Array:
+        """Logarithm of the law, its floor in units of the smallest error."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.logaddexp(p[0] - p[1] * x, np.log(p[2] * smallest)))
+
     def distance(p: Array) -> Array:
-        return np.asarray(whitener @ (y - _log_floor_law(p, x, smallest)))
+        return np.asarray(whitener @ (y - law(p)))
+
+    def jacobian(p: Array) -> Array:
+        total = law(p)
+        share = np.exp(p[0] - p[1] * x - total)
+        return np.stack([share, -x * share, smallest * np.exp(-total)], axis=1)
 
     def change(p: Array) -> Array:
-        return np.asarray(-whitener @ _floor_jacobian(p, x, smallest))
+        return np.asarray(-whitener @ jacobian(p))
 
     for share in STARTS:
         above = np.log(np.maximum(np.exp(y) - share * smallest, 1e-3 * smallest))
         slope, start = np.polyfit(x, above, 1)
-        found = scipy.optimize.least_squares(
+        fit = scipy.optimize.least_squares(
             distance,
             [start, float(np.clip(-slope, 0.01, STEEPEST - 0.01)), share],
             change,
             bounds=([-np.inf, 0.0, 0.0], [np.inf, STEEPEST, np.inf]),
             x_scale=[1.0, 0.1, 0.1],
         )
-        if found.cost < best:
-            best, parameters = float(found.cost), np.asarray(found.x)
-    jacobian = _floor_jacobian(parameters, x, smallest)
-    forms = least_squares_forms(jacobian, covariance) * np.array([1.0, 1.0, smallest])[:, None]
-    residuals = y - _log_floor_law(parameters, x, smallest)
-    return parameters * np.array([1.0, 1.0, smallest]), residuals, forms
+        if fit.cost < best:
+            best, parameters = float(fit.cost), np.asarray(fit.x)
+    units = np.array([1.0, 1.0, smallest])
+    forms = least_squares_forms(jacobian(parameters), covariance) * units[:, None]
+    return parameters * units, y - law(parameters), forms
 
 
 def fit_two_powers(x: Array, y: Array, covariance: Array) -> tuple[Array, Array, Array]:
@@ -216,16 +225,3 @@ def fit_two_powers(x: Array, y: Array, covariance: Array) -> tuple[Array, Array,
     jacobian = (powers / units[:, None]).T * np.exp(residuals - y)[:, None]
     forms = least_squares_forms(jacobian, covariance)
     return np.exp(log_scale) * np.array([1 - share, share]) * units, residuals, forms
-
-
-def _log_floor_law(parameters: Array, x: Array, unit: float) -> Array:
-    log_c, b, floor = parameters
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.logaddexp(log_c - b * x, np.log(floor * unit)))
-
-
-def _floor_jacobian(parameters: Array, x: Array, unit: float) -> Array:
-    log_c, b, _ = parameters
-    total = _log_floor_law(parameters, x, unit)
-    share = np.exp(log_c - b * x - total)
-    return np.stack([share, -x * share, unit * np.exp(-total)], axis=1)

@@ -10,7 +10,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from esscher.core.codec import Interval, Record
+from esscher.core.codec import Record
 
 T = TypeVar("T")
 
@@ -32,14 +32,6 @@ class ByMetric(Record, Generic[T], frozen=True, kw_only=True):
     def __getitem__(self, metric: str) -> T:
         value: T = getattr(self, metric)
         return value
-
-
-class Means(Record, frozen=True, kw_only=True):
-    """Means by size, with standard errors and intervals where there are replicates."""
-
-    mean: tuple[float, ...]
-    standard_error: tuple[float | None, ...]
-    interval: tuple[Interval | None, ...]
 
 
 def finite(value: float) -> float | None:

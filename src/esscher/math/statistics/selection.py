@@ -319,21 +319,31 @@ def _undecided(evidence: str) -> Selection:
 
 def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
     x, y = resamples.log_sizes, resamples.log_errors
-    found = {law: fit_line(law, x, y, covariance) for law in LAWS[:2]}
-    found["floor"] = fit_floor(x, y, covariance)
-    found["two powers"] = fit_two_powers(x, y, covariance)
+    fitted = {law: fit_line(law, x, y, covariance) for law in LAWS[:2]}
+    fitted["floor"] = fit_floor(x, y, covariance)
+    fitted["two powers"] = fit_two_powers(x, y, covariance)
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    chi_square = {law: float(r @ inverse @ r) for law, (_, r, _) in found.items()}
-    criterion = {law: chi_square[law] + 2 * len(found[law][0]) for law in LAWS}
+    chi_square = {law: float(r @ inverse @ r) for law, (_, r, _) in fitted.items()}
+    criterion = {law: chi_square[law] + 2 * len(fitted[law][0]) for law in LAWS}
     least = min(criterion.values())
     total = sum(np.exp((least - value) / 2) for value in criterion.values())
+    noise = resamples.draws - resamples.log_errors
+    # a bootstrap sample varies (R - 1)/R times as much as the data
+    count = resamples.n_replicates
     fits = {}
-    for law, (coefficients, _, forms) in found.items():
+    for law, (coefficients, _, forms) in fitted.items():
         names: tuple[str, ...] = ("half", "one")
         values = [float(value) for value in coefficients]
         if law != "two powers":
             names = ("constant", "exponent", "floor")[: len(coefficients)]
             values[0] = float(np.exp(values[0]))
+        # Probability of a larger chi^2 under the noise of the resamples, around the fitted law.
+        # Near its parameters a law is a plane; G-orthogonal projection on it is what its forms do.
+        normal = forms @ np.linalg.inv(inverse) @ forms.T
+        explained = noise @ forms.T
+        inside = np.einsum("bi,ij,bj->b", explained, np.linalg.pinv(normal), explained)
+        simulated = np.einsum("bi,ij,bj->b", noise, inverse, noise) - inside
+        larger = np.sum(simulated * count / (count - 1) >= chi_square[law])
         fits[law] = LawFit(
             law=law,
             parameters=dict(zip(names, values, strict=True)),
@@ -341,23 +351,9 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
             chi_square=chi_square[law],
             criterion=criterion[law],
             weight=float(np.exp((least - criterion[law]) / 2) / total),
-            p_value=_misfit(resamples, inverse, forms, chi_square[law]),
+            p_value=float((1 + larger) / (1 + len(simulated))),
         )
     return fits
-
-
-def _misfit(resamples: Resamples, inverse: Array, forms: Array, chi_square: float) -> float:
-    """Probability of a larger chi^2 under the noise of the resamples, around the fitted law."""
-    # Near its parameters a law is a plane; G-orthogonal projection on it is what its forms do.
-    noise = resamples.draws - resamples.log_errors
-    normal = forms @ np.linalg.inv(inverse) @ forms.T
-    explained = noise @ forms.T
-    inside = np.einsum("bi,ij,bj->b", explained, np.linalg.pinv(normal), explained)
-    simulated = np.einsum("bi,ij,bj->b", noise, inverse, noise) - inside
-    # A bootstrap sample varies (R - 1)/R times as much as the data.
-    count = resamples.n_replicates
-    simulated *= count / (count - 1)
-    return float((1 + np.sum(simulated >= chi_square)) / (1 + len(simulated)))
 
 
 def against_two_powers(resamples: Resamples, covariance: Array) -> tuple[bool, str]:

@@ -95,28 +95,21 @@ def tail_shape(values: Array, count: int | None = None) -> TailShape:
             f"the largest {m} of {n} values have no tail to fit: too many of them are equal, to "
             f"{ordered[1]:g}"
         )
-    k = _pareto_shape(ordered[1:] - ordered[0])
-    return TailShape(k, (1 + max(k, 0.0)) / math.sqrt(m + PRIOR), m)
-
-
-def _pareto_shape(excess: Array) -> float:
-    """Shape of the generalised Pareto law of sorted values above a cut.
-
-    The likelihood, profiled over the shape ``k(b) = mean ln(1 - b x)``, is averaged over a grid of
-    b that Zhang and Stephens take for a prior; k is that of the mean b.
-    """
-    n = len(excess)
-    count = 30 + int(math.sqrt(n))
-    quartile = excess[int(n / 4 + 0.5) - 1]
-    b = 1 - np.sqrt(count / (np.arange(1, count + 1) - 0.5))
+    # The likelihood of a generalised Pareto law, profiled over the shape k(b) = mean ln(1 - b x),
+    # is averaged over a grid of b that Zhang and Stephens take for a prior; k is that of the mean.
+    excess = ordered[1:] - ordered[0]
+    grid = 30 + int(math.sqrt(m))
+    quartile = excess[int(m / 4 + 0.5) - 1]
+    b = 1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))
     b = b / (3 * quartile) + 1 / excess[-1]
     shapes = np.mean(np.log1p(-b[:, None] * excess), axis=1)
-    likelihood = n * (np.log(-b / shapes) - shapes - 1)
+    likelihood = m * (np.log(-b / shapes) - shapes - 1)
     weights = np.exp(likelihood - scipy.special.logsumexp(likelihood))
     heavy = weights >= 10 * np.finfo(float).eps  # the others are rounding
     middle = float(np.sum(b[heavy] * weights[heavy] / weights[heavy].sum()))
     alone = float(np.mean(np.log1p(-middle * excess)))
-    return (n * alone + PRIOR * PRIOR_MEAN) / (n + PRIOR)
+    k = (m * alone + PRIOR * PRIOR_MEAN) / (m + PRIOR)
+    return TailShape(k, (1 + max(k, 0.0)) / math.sqrt(m + PRIOR), m)
 
 
 # Attention sinks: a few tokens that receive attention from everyone.
@@ -494,9 +487,10 @@ def received_exponent(
             f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {about(burn_in)}: the "
             "tail is not there yet, and k-hat is too small"
         )
+    exponent, smallest, largest = (float(np.clip(1 - k, 0.0, 0.5)) for k in (shape.k, high, low))
     return TailIndex(
-        exponent=_exponent(shape.k),
-        exponent_interval=(_exponent(high), _exponent(low)),
+        exponent=exponent,
+        exponent_interval=(smallest, largest),
         k=shape.k,
         interval=(low, high),
         standard_error=scale / math.sqrt(effective + PRIOR),
@@ -512,10 +506,6 @@ def received_exponent(
         clusters=clusters,
         effective_count=effective,
     )
-
-
-def _exponent(k: float) -> float:
-    return float(np.clip(1 - k, 0.0, 0.5))
 
 
 def _as_sinks(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.math.tails.candidates import Cloud, Judgement, TailComparison, VarianceProxy
+from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
 from esscher.math.tails.cloud import CloudTails, cloud_tails
 from esscher.math.tails.verdict import VERDICTS, judge
 
@@ -10,7 +10,6 @@ __all__ = [
     "VERDICTS",
     "Cloud",
     "CloudTails",
-    "Judgement",
     "TailComparison",
     "VarianceProxy",
     "cloud_tails",

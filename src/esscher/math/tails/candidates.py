@@ -6,7 +6,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from esscher.core.codec import Amount, Count, Estimate, Interval, Record
+from esscher.core.codec import Amount, Estimate, Interval, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -89,7 +89,7 @@ class Cloud(Record, frozen=True, kw_only=True):
         Comparisons at lower and higher thresholds, largest share of the values first.
     tail_halves, proxy_halves
         The same and the variance proxy in each half, along the direction that the other half
-        found. Earlier versions stored the first only where the directions differ, and no proxies.
+        found.
     largest
         Largest standardised projection.
     agreement
@@ -104,39 +104,7 @@ class Cloud(Record, frozen=True, kw_only=True):
     tail_halves: tuple[tuple[TailComparison, ...], ...]
     largest: float
     agreement: float
-    proxy_halves: tuple[VarianceProxy, ...] = ()
-
-
-class Deciding(Record, frozen=True, kw_only=True):
-    """The comparison on which a verdict rests."""
-
-    threshold: float
-    tau: float
-    tau_interval: Interval
-
-
-class Judgement(Record, frozen=True, kw_only=True):
-    """Verdict on a cloud, its evidence, what it means for the theory, and what decided it."""
-
-    verdict: str
-    evidence: str
-    meaning: str
-    decided_by: Deciding
-
-
-class LogitShape(Estimate, frozen=True, kw_only=True):
-    """k-hat of the upper tail of logits: median over queries.
-
-    Attributes
-    ----------
-    largest
-        The 90% quantile over the queries.
-    queries
-        How many there are.
-    """
-
-    largest: float | None
-    queries: Count
+    proxy_halves: tuple[VarianceProxy, ...]
 
 
 # Gaussian, Weibull and Pareto type tails, fitted to what exceeds a threshold and compared.
@@ -176,12 +144,12 @@ def compare_thresholds(
     Equal values stay together, so that shares may give the same exceedances; they count once.
     """
     shares = [share for share in SHARES if share * len(values) >= FEWEST]
-    found: list[TailComparison] = []
+    comparisons: list[TailComparison] = []
     for share in shares or SHARES[:1]:
         comparison = compare_tails(values, groups, share, level)
-        if not found or comparison.exceedances < found[-1].exceedances:
-            found.append(comparison)
-    return found
+        if not comparisons or comparison.exceedances < comparisons[-1].exceedances:
+            comparisons.append(comparison)
+    return comparisons
 
 
 def compare_tails(
@@ -224,10 +192,32 @@ def compare_tails(
     inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
     inside = len(np.unique(group))
     quantile = float(scipy.special.stdtrit(max(inside - 1, 1), (1 + level) / 2))
-    lighter = profile - profile[best] >= -inflation * quantile**2 / 2
+    # the largest tau by a parabola through three points, the ends of its interval by interpolation
+    tau = float(TAUS[best])
+    if 0 < best < len(TAUS) - 1:
+        left, middle, right = profile[best - 1 : best + 2]
+        shift = 0.5 * (left - right) / (left - 2 * middle + right)
+        tau = float(TAUS[best] * (TAUS[best + 1] / TAUS[best]) ** shift)
+    cut, x = profile[best] - inflation * quantile**2 / 2, np.log(TAUS)
+    inside_cut = np.flatnonzero(profile - profile[best] >= -inflation * quantile**2 / 2)
+    first, last = int(inside_cut[0]), int(inside_cut[-1])
+    low, high = x[first], x[last]
+    if first > 0:
+        low = np.interp(cut, profile[first - 1 : first + 1], x[first - 1 : first + 1])
+    if last < len(x) - 1:
+        high = np.interp(cut, profile[[last + 1, last]], x[[last + 1, last]])
     weibull = profile[:TWO].max()
-    k, pareto = _pareto(y - 1)
-    fitted = {"Gaussian": (profile[TWO], 1), "Weibull": (weibull, 2), "Pareto": (pareto, 2)}
+    # the generalised Pareto law, profiled over theta = k / scale
+    excess = y - 1
+    theta = THETAS / float(excess.mean())
+    shapes = np.mean(np.log1p(theta[:, None] * excess), axis=1)
+    pareto = -len(excess) * (np.log(shapes / theta) + shapes + 1)
+    heaviest = int(np.argmax(pareto))
+    fitted = {
+        "Gaussian": (profile[TWO], 1),
+        "Weibull": (weibull, 2),
+        "Pareto": (pareto[heaviest], 2),
+    }
     criterion = {n: float(-2 * ll / inflation + 2 * p) for n, (ll, p) in fitted.items()}
     least = min(criterion.values())
     criterion = {name: value - least for name, value in criterion.items()}
@@ -237,9 +227,9 @@ def compare_tails(
         threshold=threshold,
         exceedances=len(y),
         groups=inside,
-        tau=_peak(profile),
-        tau_interval=_ends(lighter, profile, profile[best] - inflation * quantile**2 / 2),
-        k=k,
+        tau=tau,
+        tau_interval=(float(np.exp(low)), float(np.exp(high))),
+        k=float(shapes[heaviest]),
         inflation=inflation,
         criterion=criterion,
         weights={name: float(np.exp(-value / 2) / total) for name, value in criterion.items()},
@@ -285,16 +275,6 @@ def _log_scaled_gamma(a: Array, b: Array) -> Array:
     return np.where(b < 300, direct, series)
 
 
-def _pareto(excess: Array) -> tuple[float, float]:
-    """Shape and log-likelihood of the generalised Pareto law, profiled over theta = k / scale."""
-    mean = float(excess.mean())
-    theta = THETAS / mean
-    k = np.mean(np.log1p(theta[:, None] * excess), axis=1)
-    log_likelihood = -len(excess) * (np.log(k / theta) + k + 1)
-    best = int(np.argmax(log_likelihood))
-    return float(k[best]), float(log_likelihood[best])
-
-
 def _inflation(y: Array, b: float, tau: float, group: NDArray[np.int64]) -> float:
     """Variance of the efficient score of tau over passages, over that of independent values."""
     power = y**tau
@@ -309,34 +289,6 @@ def _inflation(y: Array, b: float, tau: float, group: NDArray[np.int64]) -> floa
         return 1.0
     ratio = float(sums @ sums) / max(float(efficient @ efficient), 1e-300)
     return max(1.0, ratio * len(sums) / (len(sums) - 1))
-
-
-def _peak(profile: Array) -> float:
-    """Where the profile is largest, by a parabola through three points."""
-    i = int(np.argmax(profile))
-    if i in (0, len(TAUS) - 1):
-        return float(TAUS[i])
-    left, middle, right = profile[i - 1 : i + 2]
-    shift = 0.5 * (left - right) / (left - 2 * middle + right)
-    return float(TAUS[i] * (TAUS[i + 1] / TAUS[i]) ** shift)
-
-
-def _ends(inside: NDArray[np.bool_], profile: Array, cut: float) -> tuple[float, float]:
-    """First and last tau above the cut; between grid points by interpolation."""
-    at = np.flatnonzero(inside)
-    first, last = int(at[0]), int(at[-1])
-    x = np.log(TAUS)
-    low = (
-        x[0]
-        if first == 0
-        else np.interp(cut, profile[first - 1 : first + 1], x[first - 1 : first + 1])
-    )
-    high = (
-        x[-1]
-        if last == len(x) - 1
-        else np.interp(cut, profile[[last + 1, last]], x[[last + 1, last]])
-    )
-    return float(np.exp(low)), float(np.exp(high))
 
 
 # The sub-Gaussian parameter of a projection, as far as a sample can tell.
@@ -383,7 +335,16 @@ def variance_proxy(
     first, sizes = sums_by_group(weights, groups)
     moments, _ = sums_by_group(np.stack([p, p * p], axis=1), groups)
     carriers = first.sum(axis=0) ** 2 / np.sum(weights**2, axis=0)
-    known = _known(t, carriers, p)
+    # strengths up to the first, on each side, that too few values carry; the smallest always
+    known: NDArray[np.bool_] = np.abs(t) <= STRENGTHS[0]
+    for sign in (1, -1):
+        at = np.flatnonzero(sign * t > 0)
+        at = at[np.argsort(np.abs(t[at]))]
+        # where p has the mean excess m over a high threshold, exp(t p) has the tail index t m
+        largest = np.partition(sign * p, len(p) - FURTHEST - 1)[len(p) - FURTHEST - 1 :]
+        index = np.abs(t[at]) * (largest.sum() - len(largest) * largest[0]) / FURTHEST
+        enough = np.cumprod((carriers[at] >= CARRIERS) & (index <= INDEX)).astype(bool)
+        known[at[enough]] = True
     ratio = _ratio(np.ones((1, len(sizes))), sizes, first, moments, t)[0]
     best = int(np.argmax(np.where(known, ratio, -np.inf)))
     rng = random_stream(seed, "variance proxy")
@@ -400,20 +361,6 @@ def variance_proxy(
         at=float(t[best]),
         level=level,
     )
-
-
-def _known(t: Array, carriers: Array, p: Array) -> NDArray[np.bool_]:
-    """Strengths up to the first, on each side, that too few values carry; the smallest always."""
-    known: NDArray[np.bool_] = np.abs(t) <= STRENGTHS[0]
-    for sign in (1, -1):
-        at = np.flatnonzero(sign * t > 0)
-        at = at[np.argsort(np.abs(t[at]))]
-        # where p has the mean excess m over a high threshold, exp(t p) has the tail index t m
-        largest = np.partition(sign * p, len(p) - FURTHEST - 1)[len(p) - FURTHEST - 1 :]
-        index = np.abs(t[at]) * (largest.sum() - len(largest) * largest[0]) / FURTHEST
-        enough = np.cumprod((carriers[at] >= CARRIERS) & (index <= INDEX)).astype(bool)
-        known[at[enough]] = True
-    return known
 
 
 def _ratio(draws: Array, sizes: Array, first: Array, moments: Array, t: Array) -> Array:

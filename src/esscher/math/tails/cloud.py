@@ -16,8 +16,6 @@ from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
 from esscher.math.tails.candidates import (
     Cloud,
-    LogitShape,
-    TailComparison,
     VarianceProxy,
     compare_thresholds,
     variance_proxy,
@@ -25,10 +23,10 @@ from esscher.math.tails.candidates import (
 from esscher.math.tails.directions import (
     THOROUGH,
     Effort,
-    Whitening,
     blocks,
     split_passages,
     sums_by_group,
+    whitening,
     worst_directions,
 )
 from esscher.math.tails.verdict import judge
@@ -60,7 +58,7 @@ class CloudTails:
     @property
     def verdict(self) -> str:
         """One of :data:`esscher.math.tails.verdict.VERDICTS`."""
-        return judge(self.numbers).verdict
+        return judge(self.numbers)[0]
 
 
 def cloud_tails(
@@ -99,50 +97,40 @@ def cloud_tails(
         raise InputError("all tokens are the same; they have no tail")
     index = blocks(len(rows)) if groups is None else np.asarray(groups, dtype=np.int64)
     first = split_passages(index, seed)
-    found = [
+    parts = [~first, first]
+    # of each half: direction of the largest kurtosis, and of the largest generating function
+    directions = [
         worst_directions(rows[half], index[half], effort, seed, number)
         for number, half in enumerate((first, ~first))
     ]
-    peaked, steep = [
-        [getattr(worst, name) for worst in found] for name in ("kurtosis", "generating")
-    ]
-    kurtosis, generating = (_judged(rows, first, directions) for directions in (peaked, steep))
+    peaked = [peak for peak, _ in directions]
+    # standardised projections of each half on the direction found in the other
+    kurtosis, generating = np.empty(len(rows)), np.empty(len(rows))
+    for half, (peak, slope) in zip(parts, directions, strict=True):
+        for projection, direction in ((kurtosis, peak), (generating, slope)):
+            projected = rows[half] @ direction
+            projected = projected - projected.mean()
+            projection[half] = projected / projected.std()
+    # of the projections on both, which is the cosine in whitened coordinates
+    cosine = float(np.corrcoef(rows @ peaked[0], rows @ peaked[1])[0, 1])
     one, two = (direction / np.std(rows @ direction) for direction in peaked)
-    cosine = _correlation(rows, peaked)
-    direction = one + np.copysign(1.0, cosine) * two
-    parts = [~first, first]
+    mean = one + np.copysign(1.0, cosine) * two
     proxies = tuple(variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts)
+    size = np.abs(kurtosis)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
         proxy=_common(proxies),
-        tail=_compared(kurtosis, index),
-        tail_halves=tuple(_compared(kurtosis[part], index[part]) for part in parts),
+        tail=tuple(compare_thresholds(size, index, LEVEL)),
+        tail_halves=tuple(
+            tuple(compare_thresholds(size[part], index[part], LEVEL)) for part in parts
+        ),
         proxy_halves=proxies,
-        largest=float(np.abs(kurtosis).max()),
+        largest=float(size.max()),
         agreement=abs(cosine),
     )
-    return CloudTails(direction / np.linalg.norm(direction), kurtosis, numbers)
-
-
-def _judged(rows: Array, first: NDArray[np.bool_], directions: list[Array]) -> Array:
-    """Standardised projections of each half on the direction found in the other."""
-    out = np.empty(len(rows))
-    for half, direction in ((~first, directions[0]), (first, directions[1])):
-        projected = rows[half] @ direction
-        projected = projected - projected.mean()
-        out[half] = projected / projected.std()
-    return out
-
-
-def _correlation(rows: Array, directions: list[Array]) -> float:
-    """Correlation of the projections on two directions, the cosine in whitened coordinates."""
-    return float(np.corrcoef(rows @ directions[0], rows @ directions[1])[0, 1])
-
-
-def _compared(projection: Array, groups: NDArray[np.int64]) -> tuple[TailComparison, ...]:
-    return tuple(compare_thresholds(np.abs(projection), groups, LEVEL))
+    return CloudTails(mean / np.linalg.norm(mean), kurtosis, numbers)
 
 
 def _common(halves: Sequence[VarianceProxy]) -> VarianceProxy:
@@ -180,22 +168,15 @@ def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:
 
 def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> Estimate:
     """k-hat of the norms of tokens in whitened coordinates, with a jackknife interval."""
-    norms = np.linalg.norm(Whitening.of(tokens).coordinates(tokens), axis=1)
+    mean, axes, _ = whitening(tokens)
+    norms = np.linalg.norm((tokens - mean) @ axes, axis=1)
     return _jackknifed(lambda kept: tail_shape(norms[kept]).k, groups)
 
 
-def logit_shape(logits: Array, groups: NDArray[np.int64]) -> LogitShape:
+def logit_shape(logits: Array, groups: NDArray[np.int64]) -> Estimate:
     """k-hat of the upper tail of logits ``[query, key]``: median over queries, with interval."""
-
-    def statistic(kept: NDArray[np.bool_]) -> float:
-        return float(np.median([tail_shape(row[kept]).k for row in logits]))
-
-    found = _jackknifed(statistic, groups)
-    largest = None
-    if found.value is not None:
-        largest = float(np.quantile([tail_shape(row).k for row in logits], 0.9))
-    return LogitShape(
-        value=found.value, interval=found.interval, largest=largest, queries=len(logits)
+    return _jackknifed(
+        lambda kept: float(np.median([tail_shape(row[kept]).k for row in logits])), groups
     )
 
 

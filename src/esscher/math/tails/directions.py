@@ -104,61 +104,30 @@ class Effort:
 THOROUGH, QUICK = Effort(16, 12, 8, 30), Effort(4, 6, 4, 15)
 
 
-@dataclass(frozen=True, eq=False)
-class Whitening:
-    """Coordinates in which a cloud has mean 0 and identity covariance.
+def whitening(tokens: Array, most: int | None = None) -> tuple[Array, Array, Array]:
+    """Coordinates ``z = axes' (x - mean)`` in which a cloud has mean 0 and identity covariance.
 
-    Attributes
-    ----------
-    mean
-        Mean of the tokens.
-    axes
-        ``z = axes' (x - mean)``; columns belong to principal axes, largest variance first.
-    back
-        ``axes' Cov``: takes a direction of tokens to one of whitened coordinates.
+    Returns
+    -------
+    tuple
+        Mean of the tokens (one per row); the axes, whose columns belong to at most so many
+        principal axes, largest variance first; and ``axes' Cov``, which takes a direction of tokens
+        to one of whitened coordinates.
     """
-
-    mean: Array
-    axes: Array
-    back: Array
-
-    @classmethod
-    def of(cls, tokens: Array, most: int | None = None) -> Whitening:
-        """Of tokens (one per row), on at most so many principal axes."""
-        mean = tokens.mean(axis=0)
-        centred = tokens - mean
-        covariance = centred.T @ centred / len(tokens)
-        values, vectors = np.linalg.eigh(covariance)
-        values, vectors = values[::-1], vectors[:, ::-1]
-        kept = np.flatnonzero(values > ROUNDING * values[0])[:most]
-        axes = vectors[:, kept] / np.sqrt(values[kept])
-        return cls(mean, axes, axes.T @ covariance)
-
-    def coordinates(self, tokens: Array) -> Array:
-        """Whitened coordinates of tokens."""
-        return np.asarray((tokens - self.mean) @ self.axes)
-
-
-@dataclass(frozen=True, eq=False)
-class Worst:
-    """Directions found in one half of a cloud, as vectors of the token space.
-
-    Attributes
-    ----------
-    kurtosis
-        Direction of the largest kurtosis.
-    generating
-        Direction of the largest moment generating function, its heavy side positive.
-    """
-
-    kurtosis: Array
-    generating: Array
+    mean = tokens.mean(axis=0)
+    centred = tokens - mean
+    covariance = centred.T @ centred / len(tokens)
+    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = np.flatnonzero(values > ROUNDING * values[0])[:most]
+    axes = vectors[:, kept] / np.sqrt(values[kept])
+    return mean, axes, axes.T @ covariance
 
 
 def worst_directions(
     tokens: Array, groups: NDArray[np.int64], effort: Effort, seed: int, half: int
-) -> Worst:
-    """Search one half of a cloud.
+) -> tuple[Array, Array]:
+    """Search one half of a cloud for the direction of its worst tail, of norm 1 among the tokens.
 
     Parameters
     ----------
@@ -170,46 +139,50 @@ def worst_directions(
         How hard.
     seed, half
         Of the random starts.
+
+    Returns
+    -------
+    tuple
+        Direction of the largest kurtosis, and that of the largest moment generating function, its
+        heavy side positive.
     """
     # As many axes as keep |z|^4 ~ axes^2 of a typical token below the number of tokens.
-    whitening = Whitening.of(tokens, most=max(2, int(np.sqrt(len(tokens)))))
-    z = whitening.coordinates(tokens)
+    mean, axes, back = whitening(tokens, most=max(2, int(np.sqrt(len(tokens)))))
+    z = (tokens - mean) @ axes
     d = z.shape[1]
     # Coordinate axes: outliers of hidden states are known to live on them.
     spread = tokens.std(axis=0)
     straight = np.flatnonzero(spread > 1e-5 * spread.max())
-    standard = (tokens[:, straight] - whitening.mean[straight]) / spread[straight]
-    on_axes = _highest(np.mean(_fourth(z), axis=0), effort.axes)
-    on_straight = straight[_highest(np.mean(_fourth(standard), axis=0), effort.axes)]
-    largest = _highest(np.sum(z**2, axis=1), effort.tokens)
+    standard = (tokens[:, straight] - mean[straight]) / spread[straight]
+    on_axes = np.argsort(-np.mean(_fourth(z), axis=0))[: effort.axes]
+    on_straight = straight[np.argsort(-np.mean(_fourth(standard), axis=0))[: effort.axes]]
+    largest = np.argsort(-np.sum(z**2, axis=1))[: effort.tokens]
     rng = random_stream(seed, "tail directions", half)
     starts = np.hstack(
         [
             np.eye(d)[:, on_axes],
-            whitening.back[:, on_straight],
+            back[:, on_straight],
             z[largest].T,
             rng.standard_normal((d, effort.random)),
         ]
     )
     # a direction to seven digits is more than enough, at half the cost
     single = z.astype(np.float32)
-    found = whitening.axes @ _ascend_kurtosis(single, _unit(starts), effort.steps)
-    found = np.hstack([found, np.eye(len(spread))[:, on_straight]])
-    projected = _standard((tokens - whitening.mean) @ found)
+    directions = axes @ _ascend_kurtosis(single, _unit(starts), effort.steps)
+    directions = np.hstack([directions, np.eye(len(spread))[:, on_straight]])
+    projected = _standard((tokens - mean) @ directions)
     score = _without_any(_fourth(projected), projected**2, groups)
     order = np.argsort(-score)
     # both sides of the best of them, and of the most skewed principal axes
-    skew = _highest(np.abs(np.mean(z * z * z, axis=0)), effort.axes // 2)
-    seeds = np.hstack([whitening.back @ found[:, order[: effort.axes // 2]], np.eye(d)[:, skew]])
+    skew = np.argsort(-np.abs(np.mean(z * z * z, axis=0)))[: effort.axes // 2]
+    seeds = np.hstack([back @ directions[:, order[: effort.axes // 2]], np.eye(d)[:, skew]])
     seeds = np.hstack([seeds, -seeds])
-    tilted = whitening.axes @ _ascend_generating(single, _unit(seeds), effort.steps)
-    best = found[:, order[0]]
+    tilted = axes @ _ascend_generating(single, _unit(seeds), effort.steps)
+    best = directions[:, order[0]]
     tilted = np.hstack([tilted, best[:, None], -best[:, None]])
-    weights = np.exp(STRENGTH * _standard((tokens - whitening.mean) @ tilted))
+    weights = np.exp(STRENGTH * _standard((tokens - mean) @ tilted))
     steepest = int(np.argmax(_without_any(weights, None, groups)))
-    return Worst(
-        best / np.linalg.norm(best), tilted[:, steepest] / np.linalg.norm(tilted[:, steepest])
-    )
+    return best / np.linalg.norm(best), tilted[:, steepest] / np.linalg.norm(tilted[:, steepest])
 
 
 def _ascend_kurtosis(z: NDArray[np.float32], start: Array, steps: int) -> Array:
@@ -266,10 +239,6 @@ def _fourth(values: Array) -> Array:
     """Fourth powers: ``**4`` of an array takes twenty times as long as two squares."""
     square = values * values
     return np.asarray(square * square)
-
-
-def _highest(values: Array, count: int) -> NDArray[np.int64]:
-    return np.argsort(-values)[:count]
 
 
 def _standard(values: Array) -> Array:

@@ -11,8 +11,8 @@ from esscher.core.codec import Amount, Count, Estimate, Record
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.intervals import rank_correlation, rank_correlation_interval
-from esscher.math.tails.candidates import CLOSE, Cloud, Deciding, Judgement, TailComparison
+from esscher.math.statistics.intervals import rank_correlation_interval
+from esscher.math.tails.candidates import CLOSE, Cloud, TailComparison
 
 SUB_GAUSSIAN = "sub-Gaussian"
 EXPONENTIAL = "exponential moments"
@@ -55,43 +55,51 @@ MEANINGS = {
 }
 
 
-def judge(cloud: Cloud) -> Judgement:
-    """Verdict, evidence and meaning, from the numbers of a cloud.
+def judge(cloud: Cloud) -> tuple[str, TailComparison]:
+    """Verdict on a cloud, and the comparison on which it rests.
 
     It is what both halves say, each judged along the direction that the other one found. A half on
     its own is not believed: where they differ, or where they were not judged, it is undecided.
     """
-    each = [judge_thresholds(half) for half in cloud.tail_halves]
-    verdict = common_verdict([said for said, _ in each])
-    tail, at = cloud.tail, judge_thresholds(cloud.tail)[1]
-    if verdict != UNDECIDED:
-        # evidence is the half that has less of it: the one nearer to a Gaussian tail
-        (_, at), tail = min(
-            zip(each, cloud.tail_halves, strict=True), key=lambda half: _clear(half[1][half[0][1]])
-        )
-    rests = tail[at]
-    return Judgement(
-        verdict=verdict,
-        evidence=_evidence(rests),
-        meaning=MEANINGS[verdict],
-        decided_by=Deciding(
-            threshold=rests.threshold, tau=rests.tau, tau_interval=rests.tau_interval
-        ),
+    halves = [judge_thresholds(half) for half in cloud.tail_halves]
+    verdict = common_verdict([half for half, _ in halves])
+    if verdict == UNDECIDED:
+        return verdict, cloud.tail[judge_thresholds(cloud.tail)[1]]
+    # evidence is the half that has less of it: the one nearer to a Gaussian tail
+    deciding = [tail[at] for tail, (_, at) in zip(cloud.tail_halves, halves, strict=True)]
+
+    def distance(comparison: TailComparison) -> float:
+        low, high = comparison.tau_interval
+        return max(0.0, math.log(low / 2), math.log(2 / high))
+
+    return verdict, min(deciding, key=distance)
+
+
+def evidence(comparison: TailComparison) -> str:
+    """A comparison in words: the power of the tail, and which type is the likeliest."""
+    low, high = comparison.tau_interval
+    criterion = comparison.criterion
+    order = sorted(criterion, key=lambda name: criterion[name])
+    behind = ", ".join(f"{name} +{criterion[name]:.1f}" for name in order[1:])
+    return (
+        f"beyond {comparison.threshold:.1f} standard deviations ({comparison.exceedances:.0f} "
+        f"tokens) the tail is exp(-c x^tau) with tau = {comparison.tau:.2f} ({low:.2f} to "
+        f"{high:.2f}); likeliest type {order[0]} ({behind})"
     )
 
 
 def half_verdicts(cloud: Cloud) -> tuple[str, ...]:
-    """What each half says on its own; nothing where halves were not judged."""
+    """What each half says on its own."""
     return tuple(judge_thresholds(half)[0] for half in cloud.tail_halves)
 
 
-def common_verdict(said: Sequence[str]) -> str:
+def common_verdict(halves: Sequence[str]) -> str:
     """What both halves say; two kinds of heavier tails leave open how heavy it is."""
-    if len(said) != 2 or UNDECIDED in said:
+    if len(halves) != 2 or UNDECIDED in halves:
         return UNDECIDED
-    if said[0] == said[1]:
-        return said[0]
-    return UNDECIDED if SUB_GAUSSIAN in said else OPEN
+    if halves[0] == halves[1]:
+        return halves[0]
+    return UNDECIDED if SUB_GAUSSIAN in halves else OPEN
 
 
 def judge_thresholds(tail: Sequence[TailComparison]) -> tuple[str, int]:
@@ -108,25 +116,23 @@ def judge_thresholds(tail: Sequence[TailComparison]) -> tuple[str, int]:
         if each[i] in HEAVY and comparison.exceedances < FIRM:
             each[i] = UNDECIDED
     heavy = [i for i, verdict in enumerate(each) if verdict in HEAVY]
-    counting = [i for i in heavy if not _overruled(tail, i)]
+    counting = [
+        i
+        for i in heavy
+        if not any(
+            further.tau_interval[0] > tail[i].tau_interval[1] and further.tau_interval[1] >= 2
+            for further in tail[i + 1 :]
+        )
+    ]
     if counting:
-        said = {each[i] for i in counting} - {OPEN}
-        verdict = next(iter(said)) if len(said) == 1 else OPEN
+        verdicts = {each[i] for i in counting} - {OPEN}
+        verdict = next(iter(verdicts)) if len(verdicts) == 1 else OPEN
         return verdict, next((i for i in counting if each[i] == verdict), counting[0])
     # heavier tails, if there were any, lie below a threshold beyond which they are lighter
     first = heavy[-1] + 1 if heavy else 0
     further = range(first, len(each))
     light = [i for i in further if each[i] == SUB_GAUSSIAN]
     return (SUB_GAUSSIAN, light[0]) if light else (UNDECIDED, first)
-
-
-def _overruled(tail: Sequence[TailComparison], i: int) -> bool:
-    """Whether the tail beyond a higher threshold is lighter than beyond this one."""
-    below = tail[i].tau_interval[1]
-    return any(
-        further.tau_interval[0] > below and further.tau_interval[1] >= 2
-        for further in tail[i + 1 :]
-    )
 
 
 def at_threshold(comparison: TailComparison) -> str:
@@ -148,25 +154,6 @@ def at_threshold(comparison: TailComparison) -> str:
     if high < 1 or pareto > CLOSE:
         return NONE
     return EXPONENTIAL if low > 1 else OPEN
-
-
-def _clear(comparison: TailComparison) -> float:
-    """How far the interval of tau is from 2, on a logarithmic scale; 0 if it holds 2."""
-    low, high = comparison.tau_interval
-    return max(0.0, math.log(low / 2), math.log(2 / high))
-
-
-def _evidence(comparison: TailComparison) -> str:
-    low, high = comparison.tau_interval
-    criterion = comparison.criterion
-    order = sorted(criterion, key=lambda name: criterion[name])
-    behind = ", ".join(f"{name} +{criterion[name]:.1f}" for name in order[1:])
-    count = f"{comparison.exceedances:.0f} tokens"
-    return (
-        f"beyond {comparison.threshold:.1f} standard deviations ({count}) the tail is "
-        f"exp(-c x^tau) with tau = {comparison.tau:.2f} ({low:.2f} to {high:.2f}); likeliest "
-        f"type {order[0]} ({behind})"
-    )
 
 
 # Whether two halves of a text say the same about the tails of many clouds.
@@ -208,12 +195,12 @@ class Agreement(Record, frozen=True, kw_only=True):
 
     clouds: Count
     tokens: Amount
-    first: tuple[Count, Count, Count]
-    second: tuple[Count, Count, Count]
-    both: tuple[Count, Count, Count]
+    first: tuple[Count, ...]
+    second: tuple[Count, ...]
+    both: tuple[Count, ...]
     kappa: Estimate
     proxy: Estimate
-    proxy_medians: tuple[float, float] | None
+    proxy_medians: tuple[float, ...]
     reproducible: bool
 
     @property
@@ -223,36 +210,27 @@ class Agreement(Record, frozen=True, kw_only=True):
 
 
 def half_agreement(clouds: Sequence[Cloud], seed: int) -> Agreement:
-    """Agreement of the two halves about clouds, each counted once.
+    """Agreement of the two halves about clouds, at least one, each counted once.
 
-    Clouds whose halves were not judged (stored by an earlier version) are left out. Intervals are
-    about other clouds of the same kind read with the same two texts: clouds are taken for
-    independent.
+    Intervals are about other clouds of the same kind read with the same two texts: clouds are taken
+    for independent.
     """
-    judged = [cloud for cloud in clouds if len(cloud.tail_halves) == 2]
     table = np.zeros((len(KINDS), len(KINDS)))
-    for cloud in judged:
-        one, two = (KINDS.index(kind_of(verdict)) for verdict in half_verdicts(cloud))
-        table[one, two] += 1
+    for cloud in clouds:
+        first, second = (KINDS.index(kind_of(verdict)) for verdict in half_verdicts(cloud))
+        table[first, second] += 1
     kappa = kappa_estimate(table, seed)
-    halves = [[p.value for p in cloud.proxy_halves] for cloud in judged if cloud.proxy_halves]
-    proxies = np.array(halves).reshape(-1, 2)
+    proxies = np.array([[proxy.value for proxy in cloud.proxy_halves] for cloud in clouds])
     low = kappa.interval[0]
-    first, second, both = (
-        tuple(int(n) for n in counts)
-        for counts in (table.sum(axis=1), table.sum(axis=0), np.diag(table))
-    )
     return Agreement(
-        clouds=len(judged),
-        tokens=float(np.mean([cloud.tokens for cloud in judged])) / 2 if judged else 0,
-        first=(first[0], first[1], first[2]),
-        second=(second[0], second[1], second[2]),
-        both=(both[0], both[1], both[2]),
+        clouds=len(clouds),
+        tokens=float(np.mean([cloud.tokens for cloud in clouds])) / 2,
+        first=tuple(table.sum(axis=1).astype(int).tolist()),
+        second=tuple(table.sum(axis=0).astype(int).tolist()),
+        both=tuple(np.diag(table).astype(int).tolist()),
         kappa=kappa,
-        proxy=proxy_correlation(proxies),
-        proxy_medians=(
-            (float(np.median(proxies[:, 0])), float(np.median(proxies[:, 1]))) if halves else None
-        ),
+        proxy=rank_correlation_interval(*proxies.T),
+        proxy_medians=tuple(np.median(proxies, axis=0).tolist()),
         reproducible=low is not None and low >= SUBSTANTIAL,
     )
 
@@ -271,15 +249,6 @@ def kappa_estimate(table: Array, seed: int) -> Estimate:
     drawn = rng.standard_gamma(table + 1 / table.size, size=(DRAWS, *table.shape))
     low, high = np.quantile(_kappa(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(value=float(_kappa(table)), interval=(float(low), float(high)))
-
-
-def proxy_correlation(values: Array) -> Estimate:
-    """Spearman correlation of two columns, with its 95% interval."""
-    first, second = values.T
-    if len(values) < 4 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return Estimate(value=None, interval=(None, None))
-    value = rank_correlation(first, second)
-    return Estimate(value=value, interval=rank_correlation_interval(value, len(values)))
 
 
 def _kappa(table: Array) -> Array:

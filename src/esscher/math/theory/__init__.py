@@ -14,7 +14,7 @@ from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
-from esscher.math.theory.softmax_mean import SoftmaxMoments, softmax_moments
+from esscher.math.theory.softmax_mean import softmax_moments
 
 __all__ = [
     "BallBound",
@@ -23,7 +23,6 @@ __all__ = [
     "Exponents",
     "MeanConstant",
     "Prediction",
-    "SoftmaxMoments",
     "ball_bound",
     "constants",
     "cov_constant",

@@ -174,7 +174,7 @@ def measured_supremum(
 
 
 def _supremum(law: Law, tokens: FiniteTokens, tilt: float, grid: Array, limit: Array) -> float:
-    """Largest ``|Gamma_n - Gamma|`` found: the grid, then steps uphill from its best points.
+    """Search for the largest ``|Gamma_n - Gamma|``: a grid, then steps uphill from its best points.
 
     The gradient of half the square is ``(Hess K_n - Hess K)(Gamma_n - Gamma)``. Its length is of
     little use as a step (the function flattens far out), so steps are adapted: longer after a gain.

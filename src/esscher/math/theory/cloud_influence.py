@@ -1,6 +1,6 @@
-"""Influence of tokens on outputs to first order: cheap, so that many queries can be asked.
+"""Influence of tokens on outputs to first order: cheap, so that many queries can be used.
 
-The exact influence of :mod:`cloud_influence` costs dozens of passes per query, and a hundred
+The exact influence of :func:`influence` costs dozens of passes per query, and a hundred
 queries leave noise in its average. To first order a token z of weight w among n changes a query's
 output by ``w' (v_z - y) / n``, ``w' = w / (1 + w / n)``, which is one pass. It is nearly the
 exact influence, so the noise of the queries is nearly the same in both: the average of the exact
@@ -10,19 +10,17 @@ That has the right expectation whatever the first order leaves out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from esscher.core.validation import Array
 from esscher.math.theory.cloud_table import (
+    AROUND,
     STEP,
     KeyColumns,
     KeySums,
-    OwnKey,
     Pairs,
-    QueryErrors,
     QueryTable,
     Single,
 )
@@ -36,73 +34,61 @@ def key_weights(logits: Array) -> Single:
     return np.asarray(weights)
 
 
-@dataclass(frozen=True, eq=False)
-class FirstOrder:
-    """First-order influence of some tokens, of these values and shifts [token, d].
+def first_order(
+    weights: Array | Single,
+    values: Array,
+    shifts: Array,
+    pairs: Pairs,
+    sizes: Array,
+    outputs: Array,
+    share: Array,
+) -> tuple[Array, Array]:
+    """Sums over queries of first-order influences on outputs and on products of shifted outputs.
 
-    Attributes
+    Parameters
     ----------
+    weights
+        Of the tokens, [query, token].
     values, shifts
-        Of the tokens.
+        Of the tokens, [token, d].
     pairs
-        Coordinates a and b along which products are looked at.
-    n
-        Sizes.
+        Coordinates a and b of the products.
+    sizes
+        Numbers of tokens n.
+    outputs, share
+        Limits [query, d] and weights of the queries.
+
+    Returns
+    -------
+    on_mean, on_products
+        [token, size, d] and [token, size, pair], times n.
     """
-
-    values: Single
-    shifts: Single
-    pairs: Pairs
-    n: Array
-
-    @classmethod
-    def of(cls, values: Array, shifts: Array, pairs: Pairs, n: Array) -> FirstOrder:
-        """Of tokens with these values and shifts."""
-        return cls(values.astype(np.float32), shifts.astype(np.float32), pairs, n)
-
-    def __call__(
-        self, weights: Array | Single, outputs: Array, share: Array
-    ) -> tuple[Array, Array]:
-        """Sums over queries of the influence on outputs and on products of shifted outputs.
-
-        Parameters
-        ----------
-        weights
-            Of the tokens, [query, token].
-        outputs, share
-            Limits [query, d] and weights of the queries.
-
-        Returns
-        -------
-        on_mean, on_products
-            [token, size, d] and [token, size, pair], times n.
-        """
-        a, b = self.pairs
-        v, u = self.values, self.shifts
-        w, y = weights.astype(np.float32), outputs.astype(np.float32)
-        columns = np.hstack([y, y[:, a] * y[:, b], np.ones((len(y), 1), dtype=np.float32)])
-        columns *= share.astype(np.float32)[:, None]
-        d = y.shape[1]
-        on_mean = np.empty((len(v), len(self.n), d))
-        on_products = np.empty((len(v), len(self.n), len(a)))
-        products = v[:, a] * v[:, b], u[:, a] * u[:, b]
-        felt = np.empty_like(w)
-        for i, n in enumerate(self.n):
-            np.multiply(w, np.float32(1 / n), out=felt)
-            felt += 1
-            np.divide(w, felt, out=felt)
-            once = felt.T @ columns
-            np.multiply(felt, felt, out=felt)
-            twice = felt.T @ columns
-            change = once[:, -1:] * v - once[:, :d]
-            along = v[:, a] * once[:, b] + v[:, b] * once[:, a] - 2 * once[:, d:-1]
-            # (change - shift) times itself, over n
-            square = products[0] * twice[:, -1:] + twice[:, d:-1]
-            square -= v[:, a] * twice[:, b] + v[:, b] * twice[:, a]
-            square += products[1] - u[:, a] * change[:, b] - u[:, b] * change[:, a]
-            on_mean[:, i] = change
-            on_products[:, i] = along + square / np.float32(n)
-        return on_mean, on_products
+    a, b = pairs
+    v, u = values.astype(np.float32), shifts.astype(np.float32)
+    w, y = weights.astype(np.float32), outputs.astype(np.float32)
+    columns = np.hstack([y, y[:, a] * y[:, b], np.ones((len(y), 1), dtype=np.float32)])
+    columns *= share.astype(np.float32)[:, None]
+    d = y.shape[1]
+    on_mean = np.empty((len(v), len(sizes), d))
+    on_products = np.empty((len(v), len(sizes), len(a)))
+    products = v[:, a] * v[:, b], u[:, a] * u[:, b]
+    felt = np.empty_like(w)
+    for i, n in enumerate(sizes):
+        np.multiply(w, np.float32(1 / n), out=felt)
+        felt += 1
+        np.divide(w, felt, out=felt)
+        once = felt.T @ columns
+        np.multiply(felt, felt, out=felt)
+        twice = felt.T @ columns
+        change = once[:, -1:] * v - once[:, :d]
+        along = v[:, a] * once[:, b] + v[:, b] * once[:, a] - 2 * once[:, d:-1]
+        # (change - shift) times itself, over n
+        square = products[0] * twice[:, -1:] + twice[:, d:-1]
+        square -= v[:, a] * twice[:, b] + v[:, b] * twice[:, a]
+        square += products[1] - u[:, a] * change[:, b] - u[:, b] * change[:, a]
+        on_mean[:, i] = change
+        on_products[:, i] = along + square / np.float32(n)
+    return on_mean, on_products
 
 
 # How much a squared error varies from sample to sample: what makes its expected root smaller.
@@ -121,45 +107,17 @@ DRAWS = 400
 LARGEST = 10**9
 
 
-class Redrawn:
-    """Samples drawn again from tokens, or from queries, of given weights.
+def redraw(weights: Array, sizes: Array, rng: np.random.Generator) -> tuple[list[Array], Array]:
+    """Shares of tokens, or queries, in samples drawn again with chances as their weights.
 
-    Parameters
-    ----------
-    weights
-        What each stands for.
-    sizes
-        Numbers n that are drawn.
-    rng
-        Of the draws.
+    Returns
+    -------
+    shares, chances
+        One array [draw, token] for each size; the expectation of its rows.
     """
-
-    def __init__(self, weights: Array, sizes: Array, rng: np.random.Generator) -> None:
-        self._chances = weights / weights.sum()
-        counts = [int(min(n, LARGEST)) for n in sizes]
-        self._shares = [rng.multinomial(n, self._chances, size=DRAWS) / n for n in counts]
-        self._moved = [drawn - self._chances for drawn in self._shares]
-
-    def squares(self, phi: Array, bias: Array, share: Array) -> Array:
-        """Drawn squares for influences [token, size, k] and a bias [size, k], [size, draw].
-
-        Squares are summed with weights ``share``.
-        """
-        parts = np.broadcast_to(share, bias.shape)
-        return np.array(
-            [(moved @ phi[:, i] + bias[i]) ** 2 @ parts[i] for i, moved in enumerate(self._moved)]
-        )
-
-    def kernels(self, kernels: Single) -> Array:
-        """Ratio for products [size, token, token]."""
-        # single precision: a ratio of sums of many squares
-        moved = [found.astype(np.float32) for found in self._moved]
-        squares = [np.sum((x @ k) * x, axis=1) for x, k in zip(moved, kernels, strict=True)]
-        return root_ratios(squares)
-
-    def means(self, values: Array) -> Array:
-        """Ratio for means of values [query, size]."""
-        return root_ratios([drawn @ values[:, i] for i, drawn in enumerate(self._shares)])
+    chances = weights / weights.sum()
+    counts = [int(min(n, LARGEST)) for n in sizes]
+    return [rng.multinomial(n, chances, size=DRAWS) / n for n in counts], chances
 
 
 def root_ratios(squares: Array | list[Array]) -> Array:
@@ -190,82 +148,65 @@ def root_ratios(squares: Array | list[Array]) -> Array:
 # each other.
 
 
-@dataclass(frozen=True, eq=False)
-class QueryNoise:
-    """Noise of single queries, [query, size].
+def query_noise(
+    table: QueryTable,
+    keys: KeyColumns,
+    y: Array,
+    mean: Array,
+    errors: tuple[Array, Array, Array, Array],
+    sizes: Array,
+) -> tuple[Array, KeySums, KeySums]:
+    """Noise of single queries.
 
-    Attributes
+    Parameters
     ----------
-    output
-        Variance of the output, ``E |e - E e|^2``.
-    shifted, along
-        The same for the shifted output, and its variance along the limit, ``y' S y``.
-    level
-        ``|y|^2`` of the expected shifted output.
+    table, keys
+        The queries' table, and the keys.
+    y, mean
+        Limits [query, d], and ``E (e - s)`` [query, size, d].
+    errors
+        What :func:`query_errors` returns.
+    sizes
+        Numbers of tokens n.
+
+    Returns
+    -------
+    noise
+        [4, query, size]: variance of the output, ``E |e - E e|^2``; the same of the shifted output;
+        its variance along the limit, ``y' S y``; ``|y|^2`` of the expected shifted output.
+    squares, products
+        Sums over the keys with the weights ``a_j`` and ``b_j`` of :func:`query_errors`.
     """
-
-    output: Array
-    shifted: Array
-    along: Array
-    level: Array
-
-    @classmethod
-    def empty(cls, queries: int, sizes: int) -> QueryNoise:
-        """Room for so many queries."""
-        return cls(*np.zeros((4, queries, sizes)))
-
-    def put(
-        self,
-        rows: NDArray[np.int64],
-        y: Array,
-        mean: Array,
-        at: QueryErrors,
-        keys: KeyColumns,
-        table: QueryTable,
-    ) -> tuple[KeySums, KeySums]:
-        """Enter queries; return sums over the keys with the weights ``squares`` and ``products``.
-
-        Parameters
-        ----------
-        rows
-            Their places here.
-        y, mean
-            Their limits [query, d], and ``E (e - s)`` [query, size, d].
-        at
-            Their errors.
-        keys, table
-            The keys, and the queries' table.
-        """
-        squares = table.by_square.weighed(at.squares)
-        products = table.by_weight.weighed(at.products)
-        self.output[rows] = at.square - np.sum(at.mean**2, axis=2)
-        limit = y[..., None]
-        trace = np.trace(at.crossed, axis1=2, axis2=3) + squares.norms_about(y)
-        trace = trace - 2 * (products.inner - (products.shift @ limit)[..., 0])
-        self.shifted[rows] = np.maximum(trace - np.sum(mean**2, axis=2), 0.0)
-        single = y.astype(np.float32).T
-        r = keys.values @ single - np.sum(single * single, axis=0)
-        by_points = table.points_of(np.stack([r * r, r * (keys.shifts @ single)], axis=2))
-        lengths, mixed = by_points[..., :1], by_points[..., 1:]
-        along = ((at.crossed @ limit[:, None])[..., 0] @ limit)[..., 0]
-        along = along + (at.squares @ (table.functions.square @ lengths))[..., 0]
-        along = along - 2 * (at.products @ (table.functions.weight @ mixed))[..., 0]
-        self.along[rows] = np.maximum(along - (mean @ limit)[..., 0] ** 2, 0.0)
-        self.level[rows] = np.sum((y[:, None] + mean) ** 2, axis=2)
-        return squares, products
-
-    def of_products(self, dimension: Array) -> Array:
-        """Variance of all products, [query, size], where S has such a dimension: tr^2 / tr S^2."""
-        square = self.shifted**2 * (1 + 1 / dimension)
-        return np.asarray(2 * self.level * self.shifted + 2 * self.along + square)
-
-
-def dimension_of(matrices: Array) -> Array:
-    """``(tr S)^2 / tr S^2`` of symmetric matrices, at least 1 and at most their rank."""
-    trace = np.trace(matrices, axis1=-2, axis2=-1) ** 2
-    square = np.sum(matrices**2, axis=(-2, -1))
-    found = np.divide(trace, square, out=np.ones_like(trace), where=square > 0)
-    return np.asarray(np.clip(found, 1.0, matrices.shape[-1]))
+    expected, square, crossed, factors = errors
+    over = factors / sizes[:, None]
+    squares = KeySums(factors @ table.by_square.total, keys)
+    products = KeySums(over @ table.by_weight.total, keys)
+    limit = y[..., None]
+    trace = np.trace(crossed, axis1=2, axis2=3) + squares.norms(y)
+    trace = trace - 2 * (products.inner - (products.shift @ limit)[..., 0])
+    single = y.astype(np.float32).T
+    r = keys.values @ single - np.sum(single * single, axis=0)
+    # numbers of keys and queries at the points of the grid, [query, point, number]
+    numbers = np.stack([r * r, r * (keys.shifts @ single)], axis=2)
+    count, queries, k = numbers.shape
+    ends = AROUND * np.arange(count * queries + 1, dtype=np.int32)
+    placed, shape = table.placed, (count * queries, table.placed.shape[1])
+    each = scipy.sparse.csr_array((placed.data, placed.indices, ends), shape=shape)
+    at_points = (each.T @ numbers.reshape(-1, k)).reshape(-1, queries, k)
+    by_points = np.asarray(at_points.swapaxes(0, 1).astype(np.float64))
+    lengths, mixed = by_points[..., :1], by_points[..., 1:]
+    along = ((crossed @ limit[:, None])[..., 0] @ limit)[..., 0]
+    along = along + (factors @ (table.functions["square"] @ lengths))[..., 0]
+    along = along - 2 * (over @ (table.functions["weight"] @ mixed))[..., 0]
+    noise = np.stack(
+        [
+            square - np.sum(expected**2, axis=2),
+            np.maximum(trace - np.sum(mean**2, axis=2), 0.0),
+            np.maximum(along - (mean @ limit)[..., 0] ** 2, 0.0),
+            np.sum((y[:, None] + mean) ** 2, axis=2),
+        ]
+    )
+    return noise, squares, products
 
 
 # What one drawn token does to the outputs of a query, on average over the other tokens.
@@ -283,110 +224,51 @@ def dimension_of(matrices: Array) -> Array:
 # queries after it.
 
 
-class TokenPairs:
-    """Products of values and shifts of some tokens along pairs of coordinates."""
-
-    def __init__(self, values: Array, shifts: Array, pairs: Pairs) -> None:
-        a, b = self.pairs = pairs
-        v, u = (x.astype(np.float32)[:, None] for x in (values, shifts))
-        self.values = v
-        self.v_a, self.v_b, self.u_a, self.u_b = v[..., a], v[..., b], u[..., a], u[..., b]
-        self.v_v, self.u_u = self.v_a * self.v_b, self.u_a * self.u_b
-        self.v_u = self.v_a * self.u_b + self.v_b * self.u_a
-
-
-@dataclass(frozen=True, eq=False)
-class Influence:
-    """Influence of tokens z on sums over queries, up to constants: polynomials in v and u of z.
-
-    Of the outputs: ``plain + scale v``. Of products of the shifted outputs along pairs (a, b) of
-    coordinates: ``product + v_a slope_b + u_a lean_b + v_a v_b scale' - v_a u_b scale / n`` and the
-    same with a and b exchanged (``product`` and ``v_a v_b`` once), plus ``u_a u_b level``, with
-    ``scale'`` the curvature and ``lean = shared lean - plain / n``.
-
-    Attributes
-    ----------
-    plain, slope
-        [token, size, d].
-    scale, curvature
-        [token, size].
-    product
-        [token, size, pair].
-    shared
-        What all tokens share.
-    sizes
-        The numbers n.
-    """
-
-    plain: Single
-    scale: Single
-    slope: Single
-    curvature: Single
-    product: Single
-    shared: Shared
-    sizes: Array
-
-    def on_mean(self, tokens: TokenPairs) -> Single:
-        """Influence on the output, [token, size, d]."""
-        return np.asarray(self.plain + self.scale[..., None] * tokens.values)
-
-    def on_products(self, tokens: TokenPairs) -> Single:
-        """Influence on products of the shifted output along pairs, [token, size, pair]."""
-        a, b = tokens.pairs
-        over = (1 / self.sizes).astype(np.float32)[:, None]
-        lean = self.shared.lean.astype(np.float32) - over * self.plain
-        out = self.product + tokens.v_a * self.slope[..., b]
-        out += tokens.v_b * self.slope[..., a]
-        out += tokens.u_a * lean[..., b]
-        out += tokens.u_b * lean[..., a]
-        out += tokens.v_v * self.curvature[..., None]
-        out -= tokens.v_u * (over[:, 0] * self.scale)[..., None]
-        out += tokens.u_u * self.shared.level.astype(np.float32)[:, None]
-        return np.asarray(out)
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """What all tokens share of ``lean`` [size, d], and ``level`` [size]."""
-
-    lean: Array
-    level: Array
-
-
 def influence(
     table: QueryTable,
-    own: OwnKey,
     outputs: Array,
     share: Array,
     *,
     tokens: NDArray[np.int64],
+    values: Array,
+    shifts: Array,
     sizes: Array,
     others: Array,
     pairs: Pairs,
-) -> Influence:
-    """Influence of tokens on sums over queries.
+) -> tuple[Single, Single]:
+    """Influence of tokens z on sums over queries, up to constants.
+
+    Of the outputs: ``plain + scale v``. Of products of the shifted outputs along pairs (a, b) of
+    coordinates: ``product + v_a slope_b + u_a lean_b + v_a v_b curvature - v_a u_b scale / n`` and
+    the same with a and b exchanged (``product`` and ``v_a v_b`` once), plus ``u_a u_b level``.
 
     Parameters
     ----------
-    table, own
+    table
         The queries.
     outputs, share
         Their limits y, in coordinates where the mean output is 0, and what each counts for.
-    tokens
-        Rows of the keys that are the tokens.
+    tokens, values, shifts
+        Rows of the keys that are the tokens z, and their v and u.
     sizes, others
         Numbers of keys n, and of those beside a query's own and the token z.
     pairs
         Coordinates a and b of the products.
+
+    Returns
+    -------
+    on_mean, on_products
+        [token, size, d] and [token, size, pair].
     """
     (a, b), d, shape = pairs, outputs.shape[1], (len(tokens), len(sizes), -1)
     placed = table.grid.placed_tokens(tokens)
-    functions = table.functions
     gaps, weights, squares = (
-        np.asarray(placed @ rows.T.astype(np.float32, order="C")).reshape(len(tokens), -1)
-        for rows in (functions.gap, functions.weight, functions.square)
+        np.asarray(placed @ table.functions[name].T.astype(np.float32, order="C")).reshape(
+            len(tokens), -1
+        )
+        for name in ("gap", "weight", "square")
     )
-    none, by_gap, by_weight, lean = _coefficients(table, own, outputs, share, sizes, others, pairs)
+    none, by_gap, by_weight, shared = _coefficients(table, outputs, share, sizes, others, pairs)
     rest, turned = gaps @ by_gap[0], weights @ by_weight[0]
     product = gaps @ by_gap[1] + weights @ by_weight[1]
     # what goes with f^m alone: over the nodes, then over the queries
@@ -401,25 +283,25 @@ def influence(
         ).reshape(shape)
         for x in (weights, squares)
     )
-    return Influence(
-        plain=-rest.reshape(shape) - once[..., :d],
-        scale=once[..., -1],
-        slope=turned.reshape(shape) - twice[..., :d],
-        curvature=twice[..., -1],
-        product=twice[..., d:-1] - product.reshape(shape),
-        shared=Shared(lean, share.sum() / sizes**2),
-        sizes=sizes,
-    )
+    plain, scale = -rest.reshape(shape) - once[..., :d], once[..., -1]
+    slope, curvature = turned.reshape(shape) - twice[..., :d], twice[..., -1]
+    v, u = (x.astype(np.float32)[:, None] for x in (values, shifts))
+    v_a, v_b, u_a, u_b = v[..., a], v[..., b], u[..., a], u[..., b]
+    over = (1 / sizes).astype(np.float32)[:, None]
+    level = (share.sum() / sizes**2).astype(np.float32)
+    lean = shared.astype(np.float32) - over * plain
+    on_products = twice[..., d:-1] - product.reshape(shape) + v_a * slope[..., b]
+    on_products += v_b * slope[..., a]
+    on_products += u_a * lean[..., b]
+    on_products += u_b * lean[..., a]
+    on_products += v_a * v_b * curvature[..., None]
+    on_products -= (v_a * u_b + v_b * u_a) * (over[:, 0] * scale)[..., None]
+    on_products += u_a * u_b * level[:, None]
+    return np.asarray(plain + scale[..., None] * v), np.asarray(on_products)
 
 
 def _coefficients(
-    table: QueryTable,
-    own: OwnKey,
-    outputs: Array,
-    share: Array,
-    sizes: Array,
-    others: Array,
-    pairs: Pairs,
+    table: QueryTable, outputs: Array, share: Array, sizes: Array, others: Array, pairs: Pairs
 ) -> tuple[Single, tuple[Single, Single], tuple[Single, Single], Array]:
     """What multiplies the features of a token, times the share of each query.
 
@@ -434,12 +316,12 @@ def _coefficients(
         What all tokens share, [size, d].
     """
     a, b = pairs
-    d, p, y, u = outputs.shape[1], len(a), outputs[:, None], own.shift[:, None]
+    d, p, y, u = outputs.shape[1], len(a), outputs[:, None], table.own_shift[:, None]
     g, h = table.first, table.zeroth
     queries, nodes = table.log_f.shape
-    mine = own.weight[..., None] * own.residual[:, None]
+    mine = table.own_weight[..., None] * table.own_residual[:, None]
     m = others[:, None]
-    decay = share[:, None, None] * (STEP * own.decay[:, None])
+    decay = share[:, None, None] * (STEP * table.own_decay[:, None])
     none, one, two = (table.powers(others - k) * decay for k in range(3))
     powers = np.stack([none, m * one, m * (m - 1) * two], axis=-1)
     # six factors that depend on the size, times what does not: powers of f, and the same over n
@@ -465,20 +347,16 @@ def _coefficients(
     along[:, :, 1] = along_g
     along[:, :, 3] = -_pair(u, y, a, b)
     along[:, :, 4] = -_pair(h, y, a, b)
-    found = np.matmul(by_size, fixed)
-    parts = np.split(found, np.cumsum([d, p, d]), axis=3)
+    columns = np.matmul(by_size, fixed)
     by_gap, by_product, by_weight, by_along = (
-        part.reshape(queries * nodes, len(sizes) * part.shape[-1]) for part in parts
+        part.reshape(queries * nodes, len(sizes) * part.shape[-1])
+        for part in np.split(columns, np.cumsum([d, p, d]), axis=3)
     )
     n = sizes[:, None]
-    lean = -np.sum(found[..., :d], axis=(0, 1), dtype=np.float64) / n
-    lean = lean + share @ outputs / -n + share @ own.shift / n**2
-    return (
-        none.swapaxes(1, 2).astype(np.float32),
-        (by_gap, by_product),
-        (by_weight, by_along),
-        lean,
-    )
+    lean = -np.sum(columns[..., :d], axis=(0, 1), dtype=np.float64) / n
+    lean = lean + share @ outputs / -n + share @ table.own_shift / n**2
+    alone: Single = none.swapaxes(1, 2).astype(np.float32)
+    return alone, (by_gap, by_product), (by_weight, by_along), lean
 
 
 def _pair(p: Array, q: Array, a: NDArray[np.int64], b: NDArray[np.int64]) -> Array:

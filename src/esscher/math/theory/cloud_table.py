@@ -15,7 +15,7 @@ the functions are the same for all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,34 +42,13 @@ AROUND = 4
 GONE = 80.0
 
 
-@dataclass(frozen=True, eq=False)
-class Functions:
-    """Functions of ``t = l w`` at the nodes (rows), for points of the grid (columns).
-
-    Attributes
-    ----------
-    decay, gap
-        ``e^{-t}`` and ``D = 1 - e^{-t}``.
-    weight, square
-        ``t e^{-t}`` and ``t^2 e^{-t}``.
-    moment
-        ``t D``.
-    """
-
-    decay: Array
-    gap: Array
-    weight: Array
-    square: Array
-    moment: Array
-
-    def upto(self, count: int) -> Functions:
-        """The first nodes alone."""
-        return Functions(*(values[:count] for values in vars(self).values()))
-
-
-@dataclass(frozen=True, eq=False)
 class WeightGrid:
     """Keys of some queries placed on a grid of ``ln(l w)``, at the first node l.
+
+    Parameters
+    ----------
+    log_scaled
+        The keys' ``ln(l w)`` at the first node, [key, query].
 
     Attributes
     ----------
@@ -82,76 +61,66 @@ class WeightGrid:
         out.
     """
 
-    first: NDArray[np.int32]
-    share: Single
-    points: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, log_scaled: Array) -> WeightGrid:
-        """Of the keys' ``ln(l w)`` at the first node, [key, query]."""
+    def __init__(self, log_scaled: Array) -> None:
         place = log_scaled * (1 / SPACING)
         below = np.floor(place)
-        share = lagrange((place - below).astype(np.float32))
+        # Lagrange's shares of four points about a key, a part of a spacing above the second
+        part = (place - below).astype(np.float32)
+        after, before, beyond = part - 1, part + 1, part - 2
+        inner, outer = after * beyond, before * part
+        self.share: Single = np.empty((*part.shape, AROUND), dtype=np.float32)
+        self.share[..., 0] = part * inner / np.float32(-6)
+        self.share[..., 1] = before * inner / np.float32(2)
+        self.share[..., 2] = outer * beyond / np.float32(-2)
+        self.share[..., 3] = outer * after / np.float32(6)
         lowest = int(below.min()) - 1
-        first = (below - (lowest + 1)).astype(np.int32)
-        extent = int(first.max()) + AROUND
-        begins = np.bincount(first.ravel(), minlength=extent) > 0
+        self.first: NDArray[np.int32] = (below - (lowest + 1)).astype(np.int32)
+        extent = int(self.first.max()) + AROUND
+        begins = np.bincount(self.first.ravel(), minlength=extent) > 0
         taken = begins.copy()
         for i in range(1, AROUND):
             taken[i:] |= begins[:-i]
         if not taken.all():
-            first = (np.cumsum(taken, dtype=np.int32) - np.int32(1))[first]
-        return cls(first, share, np.flatnonzero(taken) + lowest)
+            self.first = (np.cumsum(taken, dtype=np.int32) - np.int32(1))[self.first]
+        self.points = np.flatnonzero(taken) + lowest
 
     def placed(self) -> csr_array:
         """``P`` of all queries side by side, [key, point x query]."""
         keys, queries = self.first.shape
         side_by_side: NDArray[np.int32] = self.first * np.int32(queries)
         side_by_side += np.arange(queries, dtype=np.int32)
-        around = _around(side_by_side, queries).reshape(keys, -1)
-        return _sparse(around, self.share, len(self.points) * queries)
+        return _sparse(side_by_side, queries, self.share, (keys, len(self.points) * queries))
 
     def placed_tokens(self, keys: NDArray[np.int64]) -> csr_array:
         """``P`` of some keys, for each of them all queries, [key x query, point]."""
-        around = _around(self.first[keys], 1).reshape(-1, AROUND)
-        return _sparse(around, self.share[keys], len(self.points))
+        first = self.first[keys]
+        return _sparse(first, 1, self.share[keys], (first.size, len(self.points)))
 
-    def functions(self, count: int) -> Functions:
-        """Functions at the first ``count`` nodes."""
+    def functions(self, count: int) -> dict[str, Array]:
+        """Functions of ``t = l w`` at the first ``count`` nodes (rows), for all points (columns).
+
+        ``decay`` is ``e^{-t}``, ``gap`` is ``D = 1 - e^{-t}``, ``weight`` and ``square`` are
+        ``t e^{-t}`` and ``t^2 e^{-t}``, and ``moment`` is ``t D``.
+        """
         low, high = int(self.points[0]), int(self.points[-1]) + BETWEEN * (count - 1)
         t = np.exp(np.minimum(SPACING * np.arange(low, high + 1), np.log(GONE)))
         decay, gap = np.exp(-t), -np.expm1(-t)
         at = (self.points - low) + BETWEEN * np.arange(count)[:, None]
         weight = t * decay
-        along = (decay, gap, weight, t * weight, t * gap)
-        return Functions(*(np.take(values, at) for values in along))
+        along = {"decay": decay, "gap": gap, "weight": weight, "square": t * weight}
+        along["moment"] = t * gap
+        return {name: np.take(values, at) for name, values in along.items()}
 
 
-def _around(first: NDArray[np.int32], apart: int) -> NDArray[np.int32]:
-    """Numbers of a key's points, from the first on."""
+def _sparse(
+    first: NDArray[np.int32], apart: int, share: Single, shape: tuple[int, int]
+) -> csr_array:
+    """A matrix with as many entries in each row: shares of a key's points, from the first on."""
     around = np.empty((*first.shape, AROUND), dtype=np.int32)
     for i in range(AROUND):  # many times faster than sums over a short last axis
         np.add(first, np.int32(i * apart), out=around[..., i])
-    return around
-
-
-def _sparse(around: NDArray[np.int32], share: Single, points: int) -> csr_array:
-    """A matrix whose rows have as many entries each."""
-    ends = around.shape[1] * np.arange(len(around) + 1, dtype=np.int32)
-    shape = (len(around), points)
+    ends = around.size // shape[0] * np.arange(shape[0] + 1, dtype=np.int32)
     return scipy.sparse.csr_array((share.ravel(), around.ravel(), ends), shape=shape)
-
-
-def lagrange(part: Single) -> Single:
-    """Shares of the four points about a key that lies a part of a spacing above the second."""
-    after, before, beyond = part - 1, part + 1, part - 2
-    out = np.empty((*part.shape, AROUND), dtype=np.float32)
-    inner, outer = after * beyond, before * part
-    out[..., 0] = part * inner / np.float32(-6)
-    out[..., 1] = before * inner / np.float32(2)
-    out[..., 2] = outer * beyond / np.float32(-2)
-    out[..., 3] = outer * after / np.float32(6)
-    return out
 
 
 # Laplace integrals of queries over a cloud of keys: what every n has in common.
@@ -178,124 +147,107 @@ BELOW, ABOVE = 11.0, 14.0
 MOST_NODES = 1000
 #: Nodes that are tried at a time.
 TRIED = 48
-#: f is not looked at below this.
+#: Least f whose logarithm is taken.
 LEAST = 1e-300
 #: Logits further apart than this in all have gaps, which are cut to ``GAP``: keys e^-25 times
 #: lighter play no part until all heavier ones are missed.
 FAR, GAP = 60.0, 25.0
 
 
-@dataclass(frozen=True, eq=False)
 class KeyColumns:
     """What sums over keys are made of: v and u, their norms, and products along pairs.
 
     Sums with any weights give those of ``r = v - y`` of every query.
 
+    Parameters
+    ----------
+    values, shifts
+        v and u of all keys, [key, d]; u has no columns for the map error alone.
+    pairs
+        Coordinates a and b.
+
     Attributes
     ----------
     columns
         ``v_a v_b``, ``|v|^2``, v, 1, u, ``<v, u>`` and ``v_a u_b + v_b u_a``, [key, column].
-    values, shifts
-        v and u, [key, d]; u has no columns where only the map error is asked for.
-    pairs
-        Coordinates a and b.
     """
 
-    columns: Single
-    values: Single
-    shifts: Single
-    pairs: Pairs
-
-    @classmethod
-    def of(cls, values: Array, shifts: Array, pairs: Pairs) -> KeyColumns:
-        """Of the values and shifts of all keys."""
-        a, b = pairs
+    def __init__(self, values: Array, shifts: Array, pairs: Pairs) -> None:
+        a, b = self.pairs = pairs
         one, norms = np.ones((len(values), 1)), np.sum(values**2, axis=1)[:, None]
         inner = np.zeros_like(one)
         if shifts.shape[1]:
             inner = np.sum(values * shifts, axis=1)[:, None]
         crossed = values[:, a] * shifts[:, b] + values[:, b] * shifts[:, a]
         parts = [values[:, a] * values[:, b], norms, values, one, shifts, inner, crossed]
-        columns = np.hstack(parts).astype(np.float32)
-        return cls(columns, values.astype(np.float32), shifts.astype(np.float32), pairs)
+        self.columns: Single = np.hstack(parts).astype(np.float32)
+        self.values, self.shifts = values.astype(np.float32), shifts.astype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
 class KeySums:
     """Weighted sums over columns of :class:`KeyColumns`, [query, row, column].
 
-    ``dim`` is that of the values, and ``shifted`` that of the shifts. Limits y are [query, d].
+    Attributes
+    ----------
+    value, one, shift, inner
+        Sums of v, of the weights, of u and of ``<v, u>``.
     """
 
-    total: Array
-    dim: int
-    shifted: int
-    pairs: Pairs
+    def __init__(self, total: Array, keys: KeyColumns) -> None:
+        self.total, self.keys = total, keys
+        d, shifted = keys.values.shape[1], keys.shifts.shape[1]
+        sizes = len(keys.pairs[0]), 1, d, 1, shifted, 1
+        self._pairs, self._norms, self.value, one, self.shift, inner, self._crossed = np.split(
+            total, np.cumsum(sizes), axis=-1
+        )
+        self.one, self.inner = one[..., 0], inner[..., 0]
 
-    def weighed(self, factors: Array) -> KeySums:
-        """Sums with weights that are sums of these, with factors [query, new row, row]."""
-        return replace(self, total=factors @ self.total)
-
-    @property
-    def _first(self) -> int:
-        return len(self.pairs[0]) + 1
-
-    @property
-    def value(self) -> Array:
-        """Sums of v."""
-        return self.total[..., self._first : self._first + self.dim]
-
-    @property
-    def one(self) -> Array:
-        """Sums of the weights."""
-        return self.total[..., self._first + self.dim]
-
-    @property
-    def shift(self) -> Array:
-        """Sums of u."""
-        start = self._first + self.dim + 1
-        return self.total[..., start : start + self.shifted]
-
-    @property
-    def inner(self) -> Array:
-        """Sums of ``<v, u>``."""
-        return self.total[..., self._first + self.dim + 1 + self.shifted]
-
-    def about(self, y: Array) -> Array:
-        """Sums of ``r = v - y``."""
+    def centred(self, y: Array) -> Array:
+        """Sums of ``r = v - y`` for limits y, [query, d]."""
         return np.asarray(self.value - self.one[..., None] * y[:, None])
 
-    def norms_about(self, y: Array) -> Array:
+    def norms(self, y: Array) -> Array:
         """Sums of ``|r|^2``."""
-        norms = self.total[..., self._first - 1] + self.one * np.sum(y * y, axis=1)[:, None]
+        norms = self._norms[..., 0] + self.one * np.sum(y * y, axis=1)[:, None]
         return np.asarray(norms - 2 * (self.value @ y[..., None])[..., 0])
 
     def products(self, y: Array) -> Array:
         """Sums of ``r_a r_b`` along the pairs."""
-        (a, b), value, limit = self.pairs, self.value, y[:, None]
+        (a, b), value, limit = self.keys.pairs, self.value, y[:, None]
         linear = value[..., a] * limit[..., b] + value[..., b] * limit[..., a]
         square = self.one[..., None] * (limit[..., a] * limit[..., b])
-        return np.asarray(self.total[..., : len(a)] - linear + square)
+        return np.asarray(self._pairs - linear + square)
 
     def mixed(self, y: Array) -> Array:
         """Sums of ``r_a u_b + r_b u_a`` along the pairs."""
-        (a, b), shift, limit = self.pairs, self.shift, y[:, None]
-        crossed = self.total[..., self.total.shape[-1] - len(a) :]
-        return np.asarray(crossed - shift[..., a] * limit[..., b] - shift[..., b] * limit[..., a])
+        (a, b), shift, limit = self.keys.pairs, self.shift, y[:, None]
+        crossed = self._crossed - shift[..., a] * limit[..., b]
+        return np.asarray(crossed - shift[..., b] * limit[..., a])
 
 
-@dataclass(frozen=True, eq=False)
 class QueryTable:
-    """Single-key expectations of some queries at the nodes.
+    """Single-key expectations of some queries at the nodes, for all n from ``fewest`` to ``most``.
 
     Everything is made dimensionless by powers of l, so that no number is large.
 
+    Parameters
+    ----------
+    logits
+        Of the keys of the cloud, [query, key].
+    keys
+        Their values and shifts.
+    outputs
+        The limits y, [query, d].
+    fewest, most
+        Smallest and largest number of keys.
+    own
+        Each query's own key, its residual ``r_x`` and shift ``u_x`` [query, d]; None where queries
+        are not among the tokens drawn.
+
     Attributes
     ----------
-    nodes
-        The values of l.
-    weights
-        Weights of the keys, of mean 1, [query, key].
+    count
+        Number of keys.
     grid, placed, functions
         The keys on a grid of weights, the matrix that places them, and functions at its points.
     log_f
@@ -308,120 +260,74 @@ class QueryTable:
         ``l (J_ab + J_ba)`` and ``l^2 G_ab`` along pairs of coordinates, [query, node, pair].
     by_weight, by_square
         Sums over the keys with ``l w e^{-l w}`` and ``(l w)^2 e^{-l w}`` as weights.
+    own_weight, own_decay, own_residual, own_shift
+        Of the own key ``l w_x`` and ``e^{-l w_x}`` [query, node], ``r_x`` and ``u_x`` [query, d].
     """
 
-    nodes: Array
-    weights: Array
-    grid: WeightGrid
-    placed: csr_array
-    functions: Functions
-    log_f: Array
-    zeroth: Array
-    first: Array
-    second: Array
-    mixed_pairs: Array
-    second_pairs: Array
-    by_weight: KeySums
-    by_square: KeySums
+    def __init__(
+        self,
+        logits: Array,
+        keys: KeyColumns,
+        outputs: Array,
+        fewest: float,
+        most: float,
+        own: tuple[NDArray[np.int64], Array, Array] | None = None,
+    ) -> None:
+        queries, self.count = logits.shape
+        w, log_w = _weights(logits)
+        log_node = -max(float(np.log(most)), float(log_w.max())) - BELOW
+        self.grid = WeightGrid(np.ascontiguousarray((log_w + log_node).T))
+        self.placed = self.grid.placed()
+        # [point, query x column]
+        points = (self.placed.T @ keys.columns).reshape(len(self.grid.points), -1)
+        dims = keys.values.shape[1], keys.shifts.shape[1]
+
+        def sums(rows: Array) -> KeySums:
+            total = (rows.astype(np.float32) @ points).reshape(len(rows), queries, -1)
+            return KeySums(total.swapaxes(0, 1).astype(np.float64), keys)
+
+        share = points.reshape(len(self.grid.points), queries, -1)
+        share = share[..., len(keys.pairs[0]) + 1 + dims[0]].astype(np.float64) / self.count
+        # as many nodes as are needed, and ln f at them
+        for tried in range(TRIED, MOST_NODES + TRIED, TRIED):
+            functions = self.grid.functions(tried)
+            missing, left = functions["gap"] @ share, functions["decay"] @ share
+            # rounding may leave less than nothing of f
+            log_f = np.log(np.maximum(left, LEAST))
+            some = missing < 0.5
+            log_f[some] = np.log1p(-missing[some])
+            # beyond, f^n is nothing
+            past = max(fewest - 2, 0.25) * log_f.max(axis=1) < -ABOVE
+            if past.any():
+                break
+        nodes = int(np.argmax(past)) if past.any() else MOST_NODES
+        self.functions = {name: values[:nodes] for name, values in functions.items()}
+        self.log_f = np.ascontiguousarray(log_f[:nodes].T)
+        l = np.exp(log_node + STEP * np.arange(self.log_f.shape[1]))
+        self.by_weight = sums(self.functions["weight"])
+        self.by_square = sums(self.functions["square"])
+        first = self.by_weight.centred(outputs)
+        # E[w r] = 0: while l is small, g is better seen as a difference from that
+        small = l * np.mean(w * w, axis=1)[:, None] < 0.5
+        early = int(small.sum(axis=1).max())
+        apart = -sums(self.functions["moment"][:early]).centred(outputs)
+        first[:, :early] = np.where(small[:, :early, None], apart, first[:, :early])
+        self.first = first / self.count
+        self.zeroth = -sums(self.functions["gap"]).shift / self.count
+        self.second = self.by_square.norms(outputs) / self.count
+        self.mixed_pairs = self.by_weight.mixed(outputs) / self.count
+        self.second_pairs = self.by_square.products(outputs) / self.count
+        self.own_weight = np.zeros(self.log_f.shape)
+        self.own_residual = self.own_shift = np.zeros((queries, dims[0]))
+        if own is not None:
+            rows, self.own_residual, self.own_shift = own
+            own_w = w[np.arange(len(rows)), rows]
+            self.own_weight = np.minimum(l * own_w[:, None], 700.0)
+        self.own_decay = np.exp(-self.own_weight)
 
     def powers(self, counts: Array) -> Array:
         """``f^count`` for each count (negative ones count as 0), [query, count, node]."""
         return np.asarray(np.exp(np.maximum(counts, 0.0)[:, None] * self.log_f[:, None]))
-
-    def at_keys(self, functions: Array) -> Single:
-        """Functions at the points of the grid, [query, k, point], at the keys, [key, k].
-
-        Every key takes them as its weight says, and they are summed over the queries.
-        """
-        columns = functions.transpose(2, 0, 1).astype(np.float32, order="C")
-        return np.asarray(self.placed @ columns.reshape(-1, columns.shape[-1]))
-
-    def points_of(self, numbers: Single) -> Array:
-        """Numbers of keys and queries, [key, query, k], at the points, [query, point, k]."""
-        keys, queries, k = numbers.shape
-        placed = self.placed
-        each = scipy.sparse.csr_array(
-            (placed.data, placed.indices, AROUND * np.arange(keys * queries + 1, dtype=np.int32)),
-            shape=(keys * queries, placed.shape[1]),
-        )
-        found = (each.T @ numbers.reshape(-1, k)).reshape(-1, queries, k)
-        return np.asarray(found.swapaxes(0, 1).astype(np.float64))
-
-
-def query_table(
-    logits: Array, keys: KeyColumns, outputs: Array, fewest: float, most: float
-) -> QueryTable:
-    """Tabulate queries, for all n from ``fewest`` to ``most``.
-
-    Parameters
-    ----------
-    logits
-        Of the keys of the cloud, [query, key].
-    keys
-        Their values and shifts.
-    outputs
-        The limits y, [query, d].
-    fewest, most
-        Smallest and largest number of keys.
-    """
-    queries, count = logits.shape
-    w, log_w = _weights(logits)
-    log_node = -max(float(np.log(most)), float(log_w.max())) - BELOW
-    grid = WeightGrid.of(np.ascontiguousarray((log_w + log_node).T))
-    placed = grid.placed()
-    # [point, query x column]
-    points = (placed.T @ keys.columns).reshape(len(grid.points), -1)
-    dims = keys.values.shape[1], keys.shifts.shape[1]
-
-    def sums(rows: Array) -> KeySums:
-        total = (rows.astype(np.float32) @ points).reshape(len(rows), queries, -1)
-        return KeySums(total.swapaxes(0, 1).astype(np.float64), *dims, keys.pairs)
-
-    one = points.reshape(len(grid.points), queries, -1)[..., len(keys.pairs[0]) + 1 + dims[0]]
-    functions, log_f = _functions(grid, one.astype(np.float64) / count, fewest)
-    nodes = np.exp(log_node + STEP * np.arange(log_f.shape[1]))
-    by_weight, by_square = sums(functions.weight), sums(functions.square)
-    first = by_weight.about(outputs)
-    # E[w r] = 0: while l is small, g is better seen as a difference from that
-    small = nodes * np.mean(w * w, axis=1)[:, None] < 0.5
-    early = int(small.sum(axis=1).max())
-    apart = -sums(functions.moment[:early]).about(outputs)
-    first[:, :early] = np.where(small[:, :early, None], apart, first[:, :early])
-    return QueryTable(
-        nodes=nodes,
-        weights=w,
-        grid=grid,
-        placed=placed,
-        functions=functions,
-        log_f=log_f,
-        zeroth=-sums(functions.gap).shift / count,
-        first=first / count,
-        second=by_square.norms_about(outputs) / count,
-        mixed_pairs=by_weight.mixed(outputs) / count,
-        second_pairs=by_square.products(outputs) / count,
-        by_weight=by_weight,
-        by_square=by_square,
-    )
-
-
-def _functions(grid: WeightGrid, share: Array, fewest: float) -> tuple[Functions, Array]:
-    """Functions at the nodes that are needed, and ``ln f`` of all queries, [query, node].
-
-    ``share`` is that of the points, [point, query].
-    """
-    for tried in range(TRIED, MOST_NODES + TRIED, TRIED):
-        functions = grid.functions(tried)
-        missing, left = functions.gap @ share, functions.decay @ share
-        # rounding may leave less than nothing of f
-        log_f = np.log(np.maximum(left, LEAST))
-        some = missing < 0.5
-        log_f[some] = np.log1p(-missing[some])
-        # beyond, f^n is nothing
-        past = max(fewest - 2, 0.25) * log_f.max(axis=1) < -ABOVE
-        if past.any():
-            break
-    count = int(np.argmax(past)) if past.any() else MOST_NODES
-    return functions.upto(count), np.ascontiguousarray(log_f[:count].T)
 
 
 def _weights(logits: Array) -> tuple[Array, Array]:
@@ -433,18 +339,11 @@ def _weights(logits: Array) -> tuple[Array, Array]:
     w /= mean
     below -= np.log(mean)
     for i in np.flatnonzero(np.ptp(below, axis=1) >= FAR):
-        below[i] = _near(below[i])
+        order = np.argsort(-below[i])
+        steps = np.minimum(-np.diff(below[i, order], prepend=below[i, order[0]]), GAP)
+        below[i, order] = below[i, order[0]] - np.cumsum(steps)
         w[i] = np.exp(below[i])
     return w, below
-
-
-def _near(log_w: Array) -> Array:
-    """Logarithms of weights that are far apart, with gaps cut."""
-    order = np.argsort(-log_w)
-    steps = np.minimum(-np.diff(log_w[order], prepend=log_w[order[0]]), GAP)
-    near = np.empty_like(log_w)
-    near[order] = log_w[order[0]] - np.cumsum(steps)
-    return near
 
 
 # Expected errors of queries over a cloud: of their outputs, of products of the coordinates.
@@ -464,74 +363,23 @@ def _near(log_w: Array) -> Array:
 TOGETHER = 32
 
 
-@dataclass(frozen=True, eq=False)
-class OwnKey:
-    """Own keys: ``r_x`` and ``u_x`` [query, d], ``l w_x`` and ``e^{-l w_x}`` [query, node]."""
-
-    weight: Array
-    residual: Array
-    shift: Array
-    decay: Array
-
-    @classmethod
-    def of(
-        cls, table: QueryTable, keys: NDArray[np.int64], residual: Array, shift: Array
-    ) -> OwnKey:
-        """Of keys of the cloud, one per query."""
-        own = table.weights[np.arange(len(keys)), keys]
-        weight = np.minimum(table.nodes * own[:, None], 700.0)
-        return cls(weight, residual, shift, np.exp(-weight))
-
-    @classmethod
-    def none(cls, table: QueryTable, d: int) -> OwnKey:
-        """A key without weight, where queries are not among the tokens drawn."""
-        shape = table.log_f.shape
-        nothing = np.zeros((shape[0], d))
-        return cls(np.zeros(shape), nothing, nothing, np.ones(shape))
-
-
-@dataclass(frozen=True, eq=False)
-class QueryErrors:
-    """Expected errors of queries.
-
-    ``E (e - s)(e - s)'`` is ``crossed`` plus sums over the keys, ``sum_j squares_j r_j r_j' -
-    sum_j products_j (r_j u_j' + u_j r_j')``.
-
-    Attributes
-    ----------
-    mean
-        ``E e``, [query, size, d].
-    square
-        ``E |e|^2``, [query, size].
-    crossed
-        [query, size, d, d].
-    squares, products
-        Factors of ``(l w)^2 e^{-l w}`` and ``l w e^{-l w}``, whose sums over the nodes are the
-        weights ``squares_j`` and ``products_j`` of the keys, [query, size, node].
-    """
-
-    mean: Array
-    square: Array
-    crossed: Array
-    squares: Array
-    products: Array
-
-
-def square_errors(table: QueryTable, own: OwnKey, others: Array) -> Array:
+def square_errors(table: QueryTable, others: Array) -> Array:
     """``E |e|^2`` with ``others`` keys beside the own, at each number of them, [query, number]."""
     m = others[:, None]
-    weight, first = own.weight, table.first
-    mine = weight**2 * np.sum(own.residual**2, axis=1)[:, None]
-    along = 2 * weight * (first @ own.residual[..., None])[..., 0] + table.second
+    weight, first = table.own_weight, table.first
+    mine = weight**2 * np.sum(table.own_residual**2, axis=1)[:, None]
+    along = 2 * weight * (first @ table.own_residual[..., None])[..., 0] + table.second
     body = mine[:, None] * table.powers(others)
     body += m * along[:, None] * table.powers(others - 1)
     body += m * (m - 1) * np.sum(first**2, axis=2)[:, None] * table.powers(others - 2)
     # rounding may leave less than nothing of an error that vanishes
-    return np.asarray(np.maximum(STEP * (body @ own.decay[..., None])[..., 0], 0.0))
+    return np.asarray(np.maximum(STEP * (body @ table.own_decay[..., None])[..., 0], 0.0))
 
 
-class MapErrors:
-    """``E |e|^2`` of some queries at any n, without own keys: nothing but the map error.
+def map_errors(
+    logits: Array, values: Array, outputs: Array, fewest: float, most: float
+) -> Callable[[Array], Array]:
+    """Tabulate ``E |e|^2`` of some queries without own keys: nothing but the map error.
 
     Good to 1e-4 of itself (the rule), and to about 1e-7 of the values' variance (single precision),
     which is more where a query attends one key and n is so large that it never misses it.
@@ -545,52 +393,60 @@ class MapErrors:
     outputs
         Attention over all keys, one row per query.
     fewest, most
-        Smallest and largest n that will be asked for.
+        Smallest and largest n of the calls.
+
+    Returns
+    -------
+    Callable
+        From sizes n between these, and of at least 2, to errors [query, size].
     """
+    nothing = np.zeros(0, dtype=np.int64)
+    # about the middle of the values: sums over keys are in single precision
+    origin = values.mean(axis=0)
+    keys = KeyColumns(values - origin, np.zeros((len(values), 0)), (nothing, nothing))
+    parts = [slice(start, start + TOGETHER) for start in range(0, len(logits), TOGETHER)]
+    tables = [
+        QueryTable(logits[part], keys, outputs[part] - origin, fewest, most) for part in parts
+    ]
 
-    def __init__(
-        self, logits: Array, values: Array, outputs: Array, fewest: float, most: float
-    ) -> None:
-        nothing = np.zeros(0, dtype=np.int64)
-        # about the middle of the values: sums over keys are in single precision
-        origin = values.mean(axis=0)
-        keys = KeyColumns.of(values - origin, np.zeros((len(values), 0)), (nothing, nothing))
-        starts = range(0, len(logits), TOGETHER)
-        parts = [slice(start, start + TOGETHER) for start in starts]
-        self._tables = [
-            query_table(logits[part], keys, outputs[part] - origin, fewest, most) for part in parts
-        ]
-        self._ends = fewest, most
-        self._none = [OwnKey.none(table, values.shape[1]) for table in self._tables]
-
-    def __call__(self, sizes: Array) -> Array:
-        """Axes [query, size]; sizes of at least 2, between the ends."""
+    def at(sizes: Array) -> Array:
         n = as_sizes(sizes, smallest=2)
-        assert self._ends[0] <= n[0], "the tables end above the smallest size"
-        assert n[-1] <= self._ends[1], "the tables end below the largest size"
-        rows = zip(self._tables, self._none, strict=True)
-        return np.concatenate([square_errors(table, none, n) for table, none in rows])
+        assert fewest <= n[0], "the tables end above the smallest size"
+        assert n[-1] <= most, "the tables end below the largest size"
+        return np.concatenate([square_errors(table, n) for table in tables])
+
+    return at
 
 
 def query_errors(
-    table: QueryTable, own: OwnKey, others: Array, sizes: Array, spread: Array
-) -> QueryErrors:
-    """Expected errors with ``others`` keys beside a query's own.
+    table: QueryTable, others: Array, sizes: Array, spread: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Expected errors of queries with ``others`` keys beside a query's own.
 
     Parameters
     ----------
-    table, own
+    table
         The queries.
     others, sizes
         Numbers of other keys, and of all keys n.
     spread
         Covariance of the shifts, [d, d].
+
+    Returns
+    -------
+    mean, square
+        ``E e``, [query, size, d], and ``E |e|^2``, [query, size].
+    crossed, squares
+        [query, size, d, d] and [query, size, node]: ``E (e - s)(e - s)'`` is ``crossed`` plus sums
+        over the keys, ``sum_j a_j r_j r_j' - sum_j b_j (r_j u_j' + u_j r_j')``. The weights ``a_j``
+        are sums over the nodes of ``squares (l w)^2 e^{-l w}``, and ``b_j`` of
+        ``squares / n l w e^{-l w}``.
     """
     m, n = others[:, None], sizes[:, None, None]
-    decay = STEP * own.decay[:, None]
+    decay = STEP * table.own_decay[:, None]
     none, one, two = (table.powers(others - k) * decay for k in range(3))
-    weight, g, h = own.weight, table.first, table.zeroth
-    r, u = own.residual[:, None], own.shift[:, None]
+    weight, g, h = table.own_weight, table.first, table.zeroth
+    r, u = table.own_residual[:, None], table.own_shift[:, None]
     alone = none @ weight[..., None]
     rest = m * (one @ g)
     lifted = m * (one * weight[:, None]) @ np.concatenate([g, h], axis=2)
@@ -599,19 +455,13 @@ def query_errors(
     factors = (m * (m - 1) * two)[..., None] * g[:, None]
     pulled = np.matmul(factors.swapaxes(2, 3), np.concatenate([g, h], axis=2)[:, None])
     pulled_g, pulled_h = np.split(pulled, 2, axis=3)
-    squares = (none @ weight[..., None] ** 2)[..., None] * (r[..., None] * r[:, :, None])
-    squares = squares + symmetric(lifted_g[..., None] * r[:, :, None]) + pulled_g
+    outer = (none @ weight[..., None] ** 2)[..., None] * (r[..., None] * r[:, :, None])
+    outer = outer + symmetric(lifted_g[..., None] * r[:, :, None]) + pulled_g
     shared = (alone * r + rest)[..., None] * u[:, :, None]
     shared = shared + lifted_h[:, :, None] * r[..., None] + pulled_h
     common = (u[..., None] * u[:, :, None] + others[:, None, None] * spread) / n**2
-    per_key = m * one / table.weights.shape[1]
-    return QueryErrors(
-        mean=alone * r + rest,
-        square=square_errors(table, own, others),
-        crossed=squares - symmetric(shared) / n + common,
-        squares=per_key,
-        products=per_key / n[..., 0],
-    )
+    crossed = outer - symmetric(shared) / n + common
+    return alone * r + rest, square_errors(table, others), crossed, m * one / table.count
 
 
 def symmetric(matrices: Array) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,19 +72,6 @@ class Curve:
             {"n": self.sizes, "error": self.error, "standard_error": self.standard_error}
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the curve as plain lists and strings."""
-        return {
-            "metric": self.metric,
-            "statistic": self.statistic,
-            "queries": self.queries,
-            "method": self.method,
-            "validity": self.validity,
-            "n": self.sizes.tolist(),
-            "error": self.error.tolist(),
-            "standard_error": [float(e) if np.isfinite(e) else None for e in self.standard_error],
-        }
-
     def __repr__(self) -> str:
         name = {"rms": "root-mean-square", "mean": "expected"}[self.statistic]
         rows = [f"{name} {self.metric} error, queries from the {self.queries} ({self.method})"]
@@ -92,9 +79,6 @@ class Curve:
         if len(self.sizes) > 1:
             rows.append(f"  slope on this range: {self.slope():.3f}")
         return "\n".join(rows)
-
-    def _repr_html_(self) -> str:
-        return str(self.table().to_html(index=False))
 
 
 # Asymptotic exponents: error ~ C n^-beta as n grows, for Gaussian tokens.
@@ -142,10 +126,6 @@ class Exponents:
     paper_reference: float
     paper_bound: float
     khat: float
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the fields as a dictionary."""
-        return asdict(self)
 
 
 def exponents(horizon: float, psi: float | None = None) -> Exponents:

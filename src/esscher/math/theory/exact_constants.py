@@ -79,7 +79,11 @@ def expected_absolute(n: float, values: Array, masses: Array, shift: float) -> f
     for i, w in enumerate(omega):
         phase = w * centred
         real = np.dot(masses, 2 * np.sin(phase / 2) ** 2)
-        imaginary = -np.dot(masses, _sine_gap(phase))
+        # x - sin(x), with relative accuracy near 0
+        q = phase * phase
+        near = phase * q / 6 * (1 - q / 20 * (1 - q / 42 * (1 - q / 72)))
+        sine_gap = np.where(np.abs(phase) < 0.1, near, phase - np.sin(phase))
+        imaginary = -np.dot(masses, sine_gap)
         # ln(1 - real + i imaginary) with relative accuracy, which numpy's complex log1p lacks
         modulus = 0.5 * np.log1p(max(-2 * real + real**2 + imaginary**2, -1 + 1e-16))
         angle = np.arctan2(imaginary, 1 - real)
@@ -108,13 +112,6 @@ def radial_gap(x: Array, dim: int) -> Array:
     if large.any():  # at most frequencies nothing is, and this function costs most of all
         near[large] = 1 - scipy.special.hyp0f1(a, -q[large])
     return np.asarray(near)
-
-
-def _sine_gap(x: Array) -> Array:
-    """``x - sin(x)``, with relative accuracy near 0."""
-    q = x * x
-    near = x * q / 6 * (1 - q / 20 * (1 - q / 42 * (1 - q / 72)))
-    return np.where(np.abs(x) < 0.1, near, x - np.sin(x))
 
 
 def _frequencies(scale: float) -> Array:

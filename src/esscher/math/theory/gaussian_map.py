@@ -14,9 +14,6 @@ integrals, exactly.
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import NamedTuple
-
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
@@ -57,7 +54,9 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     # without tilts attention is uniform: a query's own key is one among n, as any other
     uniform = coupling.horizon == 0 and not coupling.tau.any()
     if queries == "population" or uniform:
-        square = _population_square(coupling, n, rule)
+        a, b, _ = softmax_moments(n, rule.strengths)
+        total = float(np.trace(coupling.value_gram)) + coupling.residual_trace
+        square = (a - b) @ rule.along + b @ rule.weights * total
         square_error, method = np.zeros_like(n), "exact reduction"
     elif coupling.isotropy is not None:
         square = _isotropic_self_square(coupling, n, rule)
@@ -66,13 +65,6 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
         square, square_error, method = own_key_square(coupling, n, law, rule, seed)
     error = np.sqrt(square)
     return Curve("map", "rms", n, error, square_error / (2 * error), queries, method, validity)
-
-
-def _population_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:
-    moments = softmax_moments(n, rule.strengths)
-    total = float(np.trace(coupling.value_gram)) + coupling.residual_trace
-    along = (moments.squared_error - moments.collision) @ rule.along
-    return np.asarray(along + moments.collision @ rule.weights * total)
 
 
 def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:
@@ -88,39 +80,19 @@ def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Arra
         own_weight = strength * own - strength**2 / 2
         table = laplace_table(strength, float(n.max()), heaviest=own_weight)
         off = own - s
+        # l times the own key's weight, and the integrals with it and n - 1 others
+        heavy = np.exp(np.minimum(table.ell + strength * own - table.strength**2 / 2, 6.6))
         for i, size in enumerate(n):
-            square[i] += (
-                weight
-                * gain
-                * _square_with_own_key(table, size, strength * own, off * off, off, 1.0, d - 1.0)
+            m = size - 1
+            last = table.powers(m - 1)
+            body = (
+                heavy**2 * (off * off) * table.powers(m)
+                + 2 * heavy * off * m * table.y1 * last
+                + m * (table.y2 + table.w2 * (d - 1.0)) * last
+                + m * (m - 1) * table.y1**2 * table.powers(m - 2)
             )
+            square[i] += weight * gain * float(table.step * np.sum(np.exp(-heavy) * body))
     return square
-
-
-def _square_with_own_key(
-    table: LaplaceTable,
-    n: float,
-    own_logit: float,
-    offset_square: float,
-    offset_along: float,
-    along: float,
-    across: float,
-) -> float:
-    """Mean squared error at one query whose own key is among the n keys.
-
-    The own key has weight ``w0 = exp(own_logit - s^2/2)``; ``offset`` is its value minus the limit,
-    and ``along``, ``across`` are the squared value loadings along and across the tilt.
-    """
-    weight = np.exp(np.minimum(table.ell + own_logit - table.strength**2 / 2, 6.6))
-    m = n - 1
-    last = table.powers(m - 1)
-    body = (
-        weight**2 * offset_square * table.powers(m)
-        + 2 * weight * offset_along * m * table.y1 * last
-        + m * (table.y2 * along + table.w2 * across) * last
-        + m * (m - 1) * table.y1**2 * along * table.powers(m - 2)
-    )
-    return float(table.step * np.sum(np.exp(-weight) * body))
 
 
 # The joint Gaussian law of a token's tilt, own key and own value, as conditionals on the tilt.
@@ -150,11 +122,8 @@ class QueryLaw:
         offset_cov = self.loading @ key_value - q @ (self.loading @ self._p + q).T
         self._joint = np.block([[np.diag(g), coupling.cross], [coupling.cross.T, np.eye(len(g))]])
         self._offset_trace = float(np.trace(offset_cov)) + coupling.residual_trace
-
-    @cached_property
-    def is_noisy(self) -> bool:
-        """Whether the own key is more than a function of the tilt, where the tilt points."""
-        return float(np.abs(self._key_cov).max(initial=0.0)) > 1e-10
+        # whether the own key is more than a function of the tilt, where the tilt points
+        self.is_noisy = float(np.abs(self._key_cov).max(initial=0.0)) > 1e-10
 
     def moments_given_own(self, log_weight: float) -> Array:
         """Second moments of the tilt under the law tilted until the own log-weight is this.
@@ -188,32 +157,27 @@ class QueryLaw:
         moments = covariance + np.outer(mean, mean)
         return np.asarray(moments[np.ix_(active, active)])
 
-    def log_density(self, points: Array) -> Array:
-        """Logarithm of the density of the tilt's varying coordinates."""
-        b = (points - self.tau[self.active]) / self._root
-        constant = np.sum(np.log(self._root)) + 0.5 * self.rank * np.log(2 * np.pi)
-        return np.asarray(-0.5 * np.sum(b * b, axis=1) - constant)
-
-    def tilts(self, unit: Array, radius: float) -> Array:
-        """Tilts whose varying coordinates are ``radius * unit``."""
+    def along(self, unit: Array, radius: float) -> tuple[Array, Array]:
+        """Tilts whose varying coordinates are ``radius * unit``, and their log-density there."""
         a = np.tile(self.tau, (len(unit), 1))
         a[:, self.active] = radius * unit
-        return a
+        b = (radius * unit - self.tau[self.active]) / self._root
+        constant = np.sum(np.log(self._root)) + 0.5 * self.rank * np.log(2 * np.pi)
+        return a, np.asarray(-0.5 * np.sum(b * b, axis=1) - constant)
 
-    def own(self, a: Array) -> tuple[Array, Array, Array, Array]:
-        """Mean and deviation of the own logit, mean offset, offset per deviation of the logit."""
+    def own(self, a: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """Mean and deviation of the own logit; of the offset its mean, slope and variance.
+
+        The slope is per deviation of the logit, the variance what the logit does not explain.
+        """
         b = (a[:, self.active] - self.tau[self.active]) / self._root
         mean = np.sum(a * (b @ self._p.T), axis=1)
         variance = np.sum(a * (a @ self._key_cov), axis=1)
         strength = np.sum(a * a, axis=1)
         deviation = np.sqrt(np.where(variance > 1e-10 * strength, variance, 0.0))
         slope = a @ self._key_offset / np.where(deviation > 0, deviation, np.inf)[:, None]
-        return mean, deviation, b @ self._offset.T - a @ self.loading.T, slope
-
-    def offset_spread(self, slope: Array) -> Array:
-        """Variance of the offset that its own logit does not explain."""
-        left = self._offset_trace - np.sum(slope * slope, axis=1)
-        return np.asarray(np.maximum(left, 0.0))
+        left = np.maximum(self._offset_trace - np.sum(slope * slope, axis=1), 0.0)
+        return mean, deviation, b @ self._offset.T - a @ self.loading.T, slope, left
 
 
 # What a query's own key does to the map error of a Gaussian head without symmetry.
@@ -222,7 +186,7 @@ class QueryLaw:
 # strength s the error depends on that key only through its logit ``L = <a, eta>`` and on quadratics
 # of its value's offset from the limit, ``o = B (eta - a) + eps``. Given a, the pair (L, o) is
 # Gaussian, and given (a, L) the offset enters through its conditional mean and variance: one
-# integral over L is left, beside those over the direction and the strength of a.
+# integral over L is left, and those over the direction and the strength of a.
 #
 # * Strength: the nodes of ``tilt_law``, the same for every direction, far into the tail. Each
 #   direction is weighted by the density of a along its ray, so that no strength is ever missed.
@@ -256,29 +220,19 @@ CUT = 6.6
 LIGHT = 1e-11
 
 
-class OwnKeySquare(NamedTuple):
-    """Mean squared error at each size with the queries' own keys, and how it was found."""
-
-    square: Array
-    standard_error: Array
-    method: str
-
-
-class _Directions(NamedTuple):
-    """Directions of the tilt (rows), the logarithm of ``1/(count * density)`` and normal scores.
-
-    ``scores`` place the own logit in its law given the tilt; None: it is integrated out.
-    """
-
-    unit: Array
-    log_weights: Array
-    scores: Array | None
+#: Directions of the tilt (rows), the logarithm of ``1/(count * density)``, and normal scores that
+#: place the own logit in its law given the tilt (None: it is integrated out).
+Directions = tuple[Array, Array, Array | None]
+#: Part of the mixture: second moments of the tilt and variance of the own logit's score.
+Component = tuple[Array, float]
 
 
 def own_key_square(
     coupling: Coupling, n: Array, law: TiltLaw, rule: TiltRule, seed: int
-) -> OwnKeySquare:
-    """Average the squared error over queries: that without the own key, and what this changes.
+) -> tuple[Array, Array, str]:
+    """Squared error at each size with the own keys, its standard error, and how it was computed.
+
+    It is averaged over queries: that without the own key, and what this changes.
 
     Raises
     ------
@@ -293,27 +247,22 @@ def own_key_square(
         directions = _rule_directions(query, components[: 1 + len(SHARES)])
         without, terms = _integrate(query, n, rule, directions)
         method = "exact reduction with the query's own key"
-        return OwnKeySquare(without + terms.sum(axis=0), np.zeros(len(n)), method)
+        return without + terms.sum(axis=0), np.zeros(len(n)), method
     drawn = [_drawn_directions(query, components, seed, i) for i in range(SCRAMBLINGS)]
-    together = _Directions(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
-    without, terms = _integrate(query, n, rule, together)
+    unit, log_weights, scores = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    without, terms = _integrate(query, n, rule, (unit, log_weights, scores))
     sums = terms.reshape(SCRAMBLINGS, -1, len(n)).sum(axis=1)
     square = without + sums.mean(axis=0)
     error = sums.std(axis=0, ddof=1) / np.sqrt(SCRAMBLINGS)
-    _check_tail(terms / SCRAMBLINGS, square, error, n)
     method = f"exact reduction, own key averaged over {SCRAMBLINGS} x {POINTS} directions"
-    return OwnKeySquare(square, error, method)
-
-
-def _check_tail(terms: Array, square: Array, error: Array, n: Array) -> None:
-    """Refuse an average whose terms have a tail that it cannot know."""
     for i, size in enumerate(n):
         # what a tail hides is of the order of the largest term: it may be too small to matter
-        if np.abs(terms[:, i]).max() < NEGLIGIBLE * abs(square[i]):
+        sizes = np.abs(terms[:, i] / SCRAMBLINGS)
+        if sizes.max() < NEGLIGIBLE * abs(square[i]):
             continue
         from esscher.math.statistics.tail import tail_shape  # here: it takes a second
 
-        shape = tail_shape(np.abs(terms[:, i])).k
+        shape = tail_shape(sizes).k
         if shape > LARGEST_SHAPE or square[i] <= 0:
             raise UndefinedError(
                 f"the map error at n = {size:g} with the queries' own keys is not estimable: a few "
@@ -321,16 +270,10 @@ def _check_tail(terms: Array, square: Array, error: Array, n: Array) -> None:
                 f"was a squared error of {square[i]:.3g}, with a standard error of {error[i]:.2g} "
                 "that is not to be trusted"
             )
+    return square, error, method
 
 
-class _Component(NamedTuple):
-    """Part of the mixture: second moments of the tilt and variance of the own logit's score."""
-
-    moments: Array
-    score_variance: float
-
-
-def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list[_Component]:
+def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list[Component]:
     """Laws of directions: of tilts of several strengths, and of tilts whose own key wins."""
     if query.rank == 0:
         return []
@@ -341,27 +284,27 @@ def _components(query: QueryLaw, law: TiltLaw, rule: TiltRule, n: Array) -> list
     for theta in thetas:
         gap = 1 - 2 * theta * query.variances
         mean = tau / gap
-        out.append(_Component(np.diag(query.variances / gap) + np.outer(mean, mean), 1.0))
+        out.append((np.diag(query.variances / gap) + np.outer(mean, mean), 1.0))
     low, high = np.log(n.min()), np.log(n.max())
     for target in (low / 2, low, (low + high) / 2, high):
-        out.append(_Component(query.moments_given_own(float(target)), OWN_SCORES))
+        out.append((query.moments_given_own(float(target)), OWN_SCORES))
     return out
 
 
 def _heavy(rule: TiltRule, n: float) -> Array:
-    """Share of each strength in the error, about: it grows like exp(s^2)/n until it freezes."""
+    """Rough share of each strength in the error, which grows like exp(s^2)/n until it freezes."""
     heavy = rule.weights * np.exp(np.minimum(rule.strengths**2, np.log(n)))
     return np.asarray(np.maximum(heavy, 0.0) / np.sum(heavy))
 
 
-def _shape(points: Array, components: list[_Component]) -> tuple[Array, list[Array]]:
+def _shape(points: Array, components: list[Component]) -> tuple[Array, list[Array]]:
     """Turn standard points, some for each component in turn, into directions.
 
     ``points`` has shape (components, count, rank). Returns directions and the logarithms of each
     component's density there.
     """
     rank = points.shape[2]
-    roots = [np.linalg.cholesky(c.moments) for c in components]
+    roots = [np.linalg.cholesky(moments) for moments, _ in components]
     drawn = np.concatenate([p @ root.T for p, root in zip(points, roots, strict=True)])
     unit = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     # the uniform law on the sphere has the density Gamma(k/2) / (2 pi^{k/2})
@@ -374,12 +317,12 @@ def _shape(points: Array, components: list[_Component]) -> tuple[Array, list[Arr
     return unit, logs
 
 
-def _rule_directions(query: QueryLaw, components: list[_Component]) -> _Directions:
+def _rule_directions(query: QueryLaw, components: list[Component]) -> Directions:
     """Points of a rule on the sphere, laid out by each component in turn."""
     if query.rank == 0:
-        return _Directions(np.empty((1, 0)), np.zeros(1), None)
+        return (np.empty((1, 0)), np.zeros(1), None)
     if query.rank == 1:
-        return _Directions(np.array([[1.0], [-1.0]]), np.zeros(2), None)
+        return (np.array([[1.0], [-1.0]]), np.zeros(2), None)
     if query.rank == 2:
         angle = 2 * np.pi * np.arange(CIRCLE) / CIRCLE
         points = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -398,14 +341,13 @@ def _rule_directions(query: QueryLaw, components: list[_Component]) -> _Directio
         )
         masses = np.repeat(mass / 2, ANGLES) / ANGLES
     unit, logs = _shape(np.tile(points, (len(components), 1, 1)), components)
-    return _Directions(
-        unit, np.log(np.tile(masses, len(logs))) - scipy.special.logsumexp(logs, 0), None
-    )
+    log_masses = np.log(np.tile(masses, len(logs)))
+    return unit, log_masses - scipy.special.logsumexp(logs, 0), None
 
 
 def _drawn_directions(
-    query: QueryLaw, components: list[_Component], seed: int, index: int
-) -> _Directions:
+    query: QueryLaw, components: list[Component], seed: int, index: int
+) -> Directions:
     """One scrambling of a Sobol sequence: every component gets as many points."""
     from scipy.stats import qmc  # here: it takes a second
 
@@ -415,24 +357,25 @@ def _drawn_directions(
     # consecutive points, not every eighth: those would share the leading digit of a coordinate
     blocks = normal.reshape(len(components), POINTS // len(components), -1)
     unit, logs = _shape(blocks[:, :, :-1], components)
-    variances = np.array([c.score_variance for c in components])
+    variances = np.array([variance for _, variance in components])
     scores = (blocks[:, :, -1] * np.sqrt(variances)[:, None]).ravel()
     # the density of the scores' own law over that of each component
     wider = [0.5 * (np.log(v) - scores**2 * (1 - 1 / v)) for v in variances]
     mixture = [density - score for density, score in zip(logs, wider, strict=True)]
     count = np.log(len(unit) / len(components))
-    return _Directions(unit, -scipy.special.logsumexp(mixture, axis=0) - count, scores)
+    return unit, -scipy.special.logsumexp(mixture, axis=0) - count, scores
 
 
 def _integrate(
-    query: QueryLaw, n: Array, rule: TiltRule, points: _Directions
+    query: QueryLaw, n: Array, rule: TiltRule, points: Directions
 ) -> tuple[Array, Array]:
     """Squared error without own keys, and what they change along each direction's ray.
 
     The changes (directions, sizes) are to be summed over directions.
     """
+    unit, log_weights, scores = points
     without = np.zeros(len(n))
-    changes = np.zeros((len(points.unit), len(n)))
+    changes = np.zeros((len(unit), len(n)))
     # what is light at the largest n may be all there is at the smallest
     heavy = np.max([_heavy(rule, float(size)) for size in n], axis=0)
     rows = zip(rule.strengths, rule.weights, rule.along, rule.steps, heavy, strict=True)
@@ -449,12 +392,12 @@ def _integrate(
         without += alone[0] * mass_along + alone[1] * (mass * query.total - mass_along)
         radius = float(np.sqrt(max(s * s - query.shift, 0.0)))
         weights = np.ones(1)
+        tilts, log_density = query.along(unit, radius)
         if query.rank > 0:
-            logs = query.log_density(radius * points.unit) + points.log_weights
+            logs = log_density + log_weights
             logs += (query.rank - 2) * np.log(max(radius, 1e-300)) + np.log(s * step)
             weights = np.exp(logs)
-        tilts = query.tilts(points.unit, radius)
-        changes += weights[:, None] * _effect(query, n, float(s), table, tilts, points.scores)
+        changes += weights[:, None] * _effect(query, n, float(s), table, tilts, scores)
     return without, changes
 
 
@@ -468,7 +411,7 @@ def _effect(
     strength = table.strength
     shrink = strength / max(s, 1e-300)
     along = tilts @ query.loading.T / max(s, 1e-300)
-    level, deviation, offset, slope = query.own(tilts)
+    level, deviation, offset, slope, left = query.own(tilts)
     if scores is None:
         widest = float(deviation.max())
         step = LOGIT_STEP * max(1.0, s / 25) / max(widest, 1e-300)
@@ -482,16 +425,16 @@ def _effect(
     def times(p: Array, q: Array) -> Array:
         return np.asarray(np.sum(p * q, axis=1)[:, None])
 
-    square = times(offset, offset) + query.offset_spread(slope)[:, None]
+    square = times(offset, offset) + left[:, None]
     square = square + 2 * z * times(offset, slope) + z * z * times(slope, slope)
     lean = times(offset, along) + z * times(slope, along)
     spread = times(along, along)
     across = query.total - spread
     logits = shrink * (level[:, None] + z * deviation[:, None])
-    found = _own_expectations(table, n, logits - strength**2 / 2)
+    factors = _own_expectations(table, n, logits - strength**2 / 2)
     out = np.empty((len(tilts), len(n)))
     for j, m in enumerate(n):
-        own, own_rest, rest, rest_across = (found[..., j + i * len(n)] for i in range(4))
+        own, own_rest, rest, rest_across = (factors[..., j + i * len(n)] for i in range(4))
         mine = square * own + lean * own_rest + spread * rest + across * rest_across
         alone = table.squared_error(m) * spread + table.collision(m) * across
         out[:, j] = mine @ masses - alone[:, 0]

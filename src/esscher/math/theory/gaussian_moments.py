@@ -18,8 +18,6 @@ is has been measured against direct simulation (documentation, "How good is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -149,7 +147,16 @@ def isotropic_errors(
 
     pairs = np.zeros(len(n))
     if d == 1:
-        pairs = _pair_shares(coupling, h, n, queries) * n * (masses @ mean**2)
+        # variance from pairs of tokens over that from single ones; beyond ``LARGEST_PAIRS`` it is
+        # lost in rounding: being small and slow there, its share is kept
+        sizes, back = np.unique(np.minimum(n, LARGEST_PAIRS), return_inverse=True)
+        low, high = _norm_range(1, float(sizes[-1]))
+        y, v = np.polynomial.legendre.leggauss(NODES)
+        nodes, shares = _norm_rule(1, low + (high - low) * (y + 1) / 2, v)
+        few = _influence(coupling, h, sizes, nodes, queries)[0]
+        single = sizes * (shares @ few**2)
+        both = pair_variance(coupling, h, sizes, nodes, shares, queries)
+        pairs = (both / single)[back] * n * (masses @ mean**2)
     rows: dict[str, list[float]] = {"mean": [], "mean_rms": [], "cov_rms": [], "cov": []}
     for i, size in enumerate(n):
         square = float(size * np.dot(masses, mean[:, i] ** 2))
@@ -172,21 +179,6 @@ def isotropic_errors(
             terms = Spline(norms, along)(fine)
             rows["cov"].append(gain * expected_absolute(size, terms, fine_masses, bias))
     return {name: np.array(values) for name, values in rows.items() if values}
-
-
-def _pair_shares(coupling: Coupling, h: float, n: Array, queries: str) -> Array:
-    """Variance from pairs of tokens over that from single ones, on the line.
-
-    Beyond ``LARGEST_PAIRS`` it is lost in rounding; being small and slow there, its share is kept.
-    """
-    sizes, back = np.unique(np.minimum(n, LARGEST_PAIRS), return_inverse=True)
-    low, high = _norm_range(1, float(sizes[-1]))
-    y, v = np.polynomial.legendre.leggauss(NODES)
-    norms, masses = _norm_rule(1, low + (high - low) * (y + 1) / 2, v)
-    mean = _influence(coupling, h, sizes, norms, queries)[0]
-    single = sizes * (masses @ mean**2)
-    pairs = pair_variance(coupling, h, sizes, norms, masses, queries)
-    return np.asarray((pairs / single)[back])
 
 
 def _norm_range(d: int, largest_n: float) -> tuple[float, float]:
@@ -245,11 +237,11 @@ def _influence(
         log_weights = strength * norms[:, None] * cosines - strength**2 / 2
         own_logit = None if own_key is None else strength * own_key
         table = KeyTable(strength, n, STEP, float(log_weights.max()), own_logit)
-        changes = _Moments.of(table.averages(log_weights, powers), table.fields, 0 * one)
-        parts = _conditional(changes, n, float(s), own_key, norms[:, None], d)
+        changes = table.split(table.averages(log_weights, powers))
+        parts = _conditional(changes, 0 * one, n, float(s), own_key, norms[:, None], d)
         total += mass * np.stack(parts)
-        alone = _Moments.of(one * table.levels, table.fields, one)
-        _, along, across = _conditional(alone, n, float(s), own_key, np.zeros((1, 1)), d)
+        alone = table.split(one * table.levels)
+        _, along, across = _conditional(alone, one, n, float(s), own_key, np.zeros((1, 1)), d)
         levels += mass * (along + (d - 1) * across)[0] / d
     total[1] += norms[:, None] ** 2 / n**2  # of the keys' mean, the token's own part
     if tokens:
@@ -258,31 +250,20 @@ def _influence(
     return total[0], total[1], total[2], levels
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    """Averages over the cosine c of ``c^k E[...]``, k = 0, 1, 2: axes [k, norm, size].
-
-    By the name of an expectation of :mod:`key_table`. What is wanted of them is of second order in
-    c and linear in them, so that the average comes first: a hundredth of the arithmetic.
-    """
-
-    found: dict[str, Array]
-    one: Array
-
-    @classmethod
-    def of(cls, averaged: Array, fields: tuple[str, ...], one: Array) -> _Moments:
-        """From averages [k, norm, field and size], and that of 1."""
-        parts = np.split(averaged, len(fields), axis=-1)
-        return cls(dict(zip(fields, parts, strict=True)), one)
-
-    def __getitem__(self, name: str) -> Array:
-        return self.found.get(name, np.zeros((1, 1, 1)))
-
-
 def _conditional(
-    given: _Moments, n: Array, s: float, own_key: float | None, r: Array, d: int
+    given: Expectations,
+    one: Array,
+    n: Array,
+    s: float,
+    own_key: float | None,
+    r: Array,
+    d: int,
 ) -> tuple[Array, Array, Array]:
     """Error given a key eta of norm r, averaged over its cosine c to a tilt of strength s.
+
+    ``given`` and ``one`` are averages over c of ``c^k E[...]`` and of ``c^k``, k = 0, 1, 2: axes
+    [k, norm, size]. What is wanted of them is of second order in c and linear in them, so that the
+    average comes first: a hundredth of the arithmetic.
 
     The query's own key lies on the tilt's axis u, at ``own_key`` (None: it is not among the keys).
     Returns the component of the error along the fixed key, then the eigenvalues along and across it
@@ -295,24 +276,24 @@ def _conditional(
                           - E[p_key (eta - Gamma_n) + p_own (own - Gamma_n)] a'.
     """
     own, others = (0.0, n - 1) if own_key is None else (own_key, n - 2)
-    lean, one = own - s, given.one
-    key, key_own, twice = given["key"], given["key_own"], given["key_key"]
-    pull = given["own"] * lean + given["rest"]
-    key_pull = key_own * lean + given["key_rest"]
-    along = given["own_own"] * lean**2 + 2 * given["own_rest"] * lean + given["along"]
+    lean = own - s
+    key, key_own, twice = given.key, given.key_own, given.key_key
+    pull = given.own * lean + given.rest
+    key_pull = key_own * lean + given.key_rest
+    along = given.own_own * lean**2 + 2 * given.own_rest * lean + given.along
     # E[Gamma_n] = key eta + tilt u, and p_key (eta - Gamma_n) + p_own (own - Gamma_n) likewise
     tilt = s * (one - key) + pull
     left_key = key - twice - key_own
-    left_tilt = (given["own"] - given["own_own"]) * lean - given["own_rest"]
+    left_tilt = (given.own - given.own_own) * lean - given.own_rest
     left_tilt = left_tilt - s * left_key - key_pull
     # coefficients of eta eta', of (eta u' + u eta'), of u u' and of the identity
     key_key = twice - 2 * key / n + one / n**2
     key_tilt = key_pull + s * key - s * twice
     key_tilt = key_tilt - (key * own - left_key * s + tilt) / n + one * own / n**2
     tilt_tilt = s * s * twice - 2 * s * (key_pull + s * key) + along + 2 * s * pull
-    tilt_tilt = tilt_tilt - given["across"]
+    tilt_tilt = tilt_tilt - given.across
     tilt_tilt = tilt_tilt - 2 * (tilt * own - left_tilt * s) / n + one * own**2 / n**2
-    level = given["across"] - 2 * (one - key - given["own"]) / n + one * others / n**2
+    level = given.across - 2 * (one - key - given.own) / n + one * others / n**2
     mean = key[0] * r + (pull - s * key)[1]
     radial = key_key[0] * r * r + 2 * key_tilt[1] * r + tilt_tilt[2] + level[0]
     transverse = (tilt_tilt[0] - tilt_tilt[2]) / max(d - 1, 1) + level[0]
@@ -329,8 +310,8 @@ def _own_query(h: float, n: Array, norms: Array, d: int) -> Array:
         log_weight = strength * sign * float(r) - strength**2 / 2
         table = KeyTable(strength, n, STEP, log_weight)
         powers = np.array([1.0, sign, 1.0])[:, None, None]
-        moments = _Moments.of(powers * table.value(log_weight), table.fields, powers)
-        parts = _conditional(moments, n, s, None, np.array([[r]]), d)
+        moments = table.split(powers * table.value(log_weight))
+        parts = _conditional(moments, powers, n, s, None, np.array([[r]]), d)
         mean, radial, transverse = (part[0] for part in parts)
         out[:, i] = h * r + mean, h * h * (r * r - 1) + radial, transverse - h * h
     return out
@@ -367,18 +348,6 @@ FEW_DIRECTIONS, LARGEST_N_FEW, LARGEST_N_MANY = 2, 1e12, 1e6
 STUDENT, MANY_DIRECTIONS, PER_DECADE = 1.1, 4, 0.25
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Tokens in whitened coordinates, with importance weights of mean 1."""
-
-    queries: str
-    tilts: Array
-    keys: Array
-    values: Array
-    query_weights: Array
-    key_weights: Array
-
-
 def sampled_errors(
     coupling: Coupling, n: Array, queries: str, seed: int
 ) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -395,11 +364,13 @@ def sampled_errors(
             f"predicted curves of mean and covariance of a head with {directions} comparable "
             f"directions and no symmetry are limited to n = {largest:g}; got {n.max():g}"
         )
-    widest = _widest(coupling, float(n.max()))
+    # Squared received attention is concentrated on N(0, (1+g)/(1-g)); once that is infinite, the
+    # keys that count are the extremes of n tokens, two standard deviations of ln(n)/2 away.
+    g = coupling.variances
+    reach = max(3.0, 0.5 * float(np.log(n.max())))
+    widest = np.minimum((1 + g) / np.maximum(1 - g, 1e-6), reach)
     batches = [
-        _batch_squares(
-            coupling, n, _draw(coupling, queries, widest, random_stream(seed, "projection", i))
-        )
+        _batch_squares(coupling, n, queries, widest, random_stream(seed, "projection", i))
         for i in range(BATCHES)
     ]
     widening = np.full(len(n), STUDENT)
@@ -414,31 +385,24 @@ def sampled_errors(
         values[name] = np.sqrt(square)
         noise = widening * squares.std(axis=0, ddof=1) / np.sqrt(BATCHES)
         errors[name] = noise / (2 * np.maximum(values[name], 1e-300))
-    ratio = np.array([_norm_ratio(m) for m in shape])
+    ratio = np.ones(len(n))  # E|Z| / rms|Z| of Gaussian vectors with these covariances
+    for i, matrix in enumerate(shape):
+        variances = np.maximum(np.linalg.eigvalsh((matrix + matrix.T) / 2), 0.0)
+        total = float(variances.sum())
+        if total > 0:
+            ratio[i] = expected_gaussian_norm(variances) / np.sqrt(total)
     values["mean"], errors["mean"] = ratio * values["mean_rms"], ratio * errors["mean_rms"]
     return values, errors
 
 
-def _norm_ratio(covariance: Array) -> float:
-    """``E|Z| / rms|Z|`` for a Gaussian vector with this covariance."""
-    variances = np.maximum(np.linalg.eigvalsh((covariance + covariance.T) / 2), 0.0)
-    total = float(variances.sum())
-    return expected_gaussian_norm(variances) / np.sqrt(total) if total > 0 else 1.0
+def _draw(
+    coupling: Coupling, queries: str, widest: Array, rng: np.random.Generator
+) -> tuple[Array, ...]:
+    """Draw a batch: keys from the mixture, tilts and values from their law given the key.
 
-
-def _widest(coupling: Coupling, largest_n: float) -> Array:
-    """Variances of the widest component, one per coordinate.
-
-    Squared received attention is concentrated on N(0, (1+g)/(1-g)); once that is infinite, the keys
-    that count are the extremes of n tokens, two standard deviations of ``ln(n)/2`` away.
+    Returns tilts, keys and values in whitened coordinates, then the importance weights, of mean 1,
+    of the queries and of the keys.
     """
-    g = coupling.variances
-    reach = max(3.0, 0.5 * float(np.log(largest_n)))
-    return np.asarray(np.minimum((1 + g) / np.maximum(1 - g, 1e-6), reach))
-
-
-def _draw(coupling: Coupling, queries: str, widest: Array, rng: np.random.Generator) -> _Batch:
-    """Draw a batch: keys from the mixture, tilts and values from their law given the key."""
     g = coupling.variances
     r, d_v = len(g), len(coupling.loading)
     keys, weights = _antithetic(widest, rng)
@@ -455,7 +419,7 @@ def _draw(coupling: Coupling, queries: str, widest: Array, rng: np.random.Genera
     else:
         unit, tilt_weights = _antithetic(widest, rng)
         tilts = unit * coupling.spectrum
-    return _Batch(queries, coupling.tau + tilts, keys, values, tilt_weights, weights)
+    return coupling.tau + tilts, keys, values, tilt_weights, weights
 
 
 def _antithetic(widest: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -473,17 +437,20 @@ def _antithetic(widest: Array, rng: np.random.Generator) -> tuple[Array, Array]:
     return np.concatenate([x, -x]), np.concatenate([weights, weights])
 
 
-def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, Array, Array]:
+def _batch_squares(
+    coupling: Coupling, n: Array, queries: str, widest: Array, rng: np.random.Generator
+) -> tuple[Array, Array, Array]:
     """Squared errors of mean and covariance at each size, and the mean's error covariance."""
-    tokens = batch.queries == "tokens"
+    tilts, keys, values, query_weights, key_weights = _draw(coupling, queries, widest, rng)
+    tokens = queries == "tokens"
     b, tau = coupling.loading, coupling.tau
     count, sizes, d = TOKENS, len(n), len(b)
     step = STEP if coupling.horizon < WEAK else COARSE_STEP
-    strengths = np.linalg.norm(batch.tilts, axis=1)
-    unit = batch.tilts / np.maximum(strengths, 1e-300)[:, None]
-    limit, centred, along = batch.tilts @ b.T, (batch.tilts - tau) @ b.T, unit @ b.T
-    own = batch.values - limit if tokens else np.zeros_like(limit)
-    logits = batch.tilts @ batch.keys.T
+    strengths = np.linalg.norm(tilts, axis=1)
+    unit = tilts / np.maximum(strengths, 1e-300)[:, None]
+    limit, centred, along = tilts @ b.T, (tilts - tau) @ b.T, unit @ b.T
+    own = values - limit if tokens else np.zeros_like(limit)
+    logits = tilts @ keys.T
 
     given = np.empty((len(Expectations._fields), count, count, sizes))
     base = np.empty((len(Expectations._fields), count, sizes))
@@ -499,7 +466,7 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     change, level = Expectations(*given), Expectations(*base)
 
     # own queries: error, and second moment minus the limit's
-    own_mean = _mix(level.own, own) + _mix(level.rest, along)
+    own_mean = level.own[:, :, None] * own[:, None] + level.rest[:, :, None] * along[:, None]
     noise = b @ b.T + coupling.residual
     vectors = {"g": limit, "o": own, "b": along, "c": centred}
     outer = {
@@ -516,7 +483,6 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     own_square = np.einsum("in,d->ind", level.across, noise.ravel())
     own_square += sum(c[:, :, None] * outer[k][:, None] for k, c in level_pairs.items())
     own_square += _about_keys(level, n, tokens, outer, noise)
-    query_weights, key_weights = batch.query_weights, batch.key_weights
     reference = ((b * coupling.variances) @ b.T).ravel()
     own_output = own_square + (0.5 * _symmetric_outer(centred, centred) - reference)[:, None]
 
@@ -530,9 +496,8 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
         # query i does not serve as a query for its own key
         pairs = query_weights[:, None] * half[:, None] * ~np.eye(count, dtype=bool)
         weights = pairs / (half.sum() - half)
-        mean, square = _sampled_influence(change, weights, vectors, outer, batch.values, noise)
-        square += _influence_about_keys(
-            change, level, n, tokens, weights, vectors, outer, batch.values, noise
+        mean, square = _sampled_influence(
+            change, level, n, tokens, weights, vectors, outer, values, noise
         )
         if tokens:
             size = n[None, :, None]
@@ -546,17 +511,18 @@ def _batch_squares(coupling: Coupling, n: Array, batch: _Batch) -> tuple[Array, 
     mean_square = np.trace(spread, axis1=1, axis2=2) + np.sum(biases[0][0] * biases[1][0], axis=1)
     # the covariance is taken about the sample's own mean, which takes h h' off each token's
     # influence and n E[h h'] off the whole; outputs are relative to the mean of the keys
-    moved = [mean - batch.values[:, None, :] / n[None, :, None] for mean in means]
+    moved = [mean - values[:, None, :] / n[None, :, None] for mean in means]
     moved_spread = np.einsum("j,jnd,jne->nde", key_weights, *moved, optimize=True) / count
     moved_spread = n[:, None, None] * (moved_spread + moved_spread.transpose(0, 2, 1)) / 2
-    own_mean_square = _outer_product(moved[0], moved[1])
+    product = moved[0][..., :, None] * moved[1][..., None, :]
+    own_mean_square = (product + product.swapaxes(-1, -2)).reshape(count, sizes, -1) / 2
     own_mean_square -= np.einsum("j,jnd->nd", key_weights, own_mean_square) / count
     squares = [square - own_mean_square for square in squares]
     fluctuation = n * np.einsum("j,jnd,jnd->n", key_weights, *squares, optimize=True) / count
-    about = (moved_spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(
+    centre = (moved_spread + np.einsum("nd,ne->nde", biases[0][0], biases[1][0])).reshape(
         sizes, d * d
     )
-    offsets = [bias[1] - about for bias in biases]
+    offsets = [bias[1] - centre for bias in biases]
     cov_square = np.sum(offsets[0] * offsets[1], axis=1) + fluctuation
     return mean_square, cov_square, spread
 
@@ -588,7 +554,13 @@ def _about_keys(
     return np.asarray(-product / size + (own + (size - 1) * flat) / size**2)
 
 
-def _influence_about_keys(
+def _symmetric_outer(p: Array, q: Array) -> Array:
+    """``p q' + q p'`` for each row, flattened."""
+    product = p[:, :, None] * q[:, None, :]
+    return np.asarray((product + product.transpose(0, 2, 1)).reshape(len(p), -1))
+
+
+def _sampled_influence(
     change: Expectations,
     level: Expectations,
     n: Array,
@@ -598,73 +570,23 @@ def _influence_about_keys(
     outer: dict[str, Array],
     values: Array,
     noise: Array,
-) -> Array:
-    """The same for the change that each key makes, averaged over queries."""
-    average, total = _over_queries(weights)
-    g, o, b, c = (vectors[k] for k in "gobc")
-    own = g + o if tokens else np.zeros_like(g)
-    size = n[None, :, None]
-    left = change.key - change.key_key - change.key_own
-    towards = (
-        (weights.T @ c)[:, None]
-        + average(change.own + level.own[:, None], o)
-        + average(change.rest + level.rest[:, None], b)
-        - average(change.key + left, g)
-        + average(change.key, own)
-    )
-    mean_own = (weights.T @ own)[:, None]
-    x = values[:, None, :]
-    linear = -towards / size + mean_own / size**2
-    cross = x[..., :, None] * linear[..., None, :]
-    square = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
-    key_outer = 0.5 * _symmetric_outer(values, values)[:, None]
-    square += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
-    attended = total(change.key + change.own)[..., None]
-    square += (2 * attended / size - 1 / size**2) * noise.ravel()
-    pairs = {
-        "gg": left - (change.key if tokens else 0.0),
-        "go": change.own_own + change.key_own - (change.key if tokens else change.own),
-        "gb": change.key_rest + change.own_rest + (change.rest if tokens else 0.0),
-    }
-    if tokens:
-        pairs |= {"oo": change.own, "ob": change.rest}
-    for name, coefficients in pairs.items():
-        square -= average(coefficients, outer[name]) / size
-    return np.asarray(square)
-
-
-def _outer_product(p: Array, q: Array) -> Array:
-    """Symmetric part of ``p q'`` for arrays (token, size, d), flattened to (token, size, d*d)."""
-    product = p[..., :, None] * q[..., None, :]
-    return np.asarray((product + product.swapaxes(-1, -2)).reshape(*p.shape[:2], -1) / 2)
-
-
-def _mix(coefficients: Array, vectors: Array) -> Array:
-    return np.asarray(coefficients[:, :, None] * vectors[:, None, :])
-
-
-def _symmetric_outer(p: Array, q: Array) -> Array:
-    """``p q' + q p'`` for each row, flattened."""
-    product = p[:, :, None] * q[:, None, :]
-    return np.asarray((product + product.transpose(0, 2, 1)).reshape(len(p), -1))
-
-
-def _sampled_influence(
-    change: Expectations,
-    weights: Array,
-    vectors: dict[str, Array],
-    outer: dict[str, Array],
-    values: Array,
-    noise: Array,
 ) -> tuple[Array, Array]:
-    """Change of the mean output, and of its second moment, that each key makes at each size.
+    """Change of the mean output, and of its second moment about the keys, that each key makes.
 
     ``weights`` (query, key) average over queries. Returns arrays (key, size, d) and
     (key, size, d*d).
     """
-    average, total = _over_queries(weights)
+
+    def average(coefficients: Array, columns: Array) -> Array:
+        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
+        return np.asarray(product)
+
+    def total(coefficients: Array) -> Array:
+        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
+
     g, o, b, c = (vectors[k] for k in "gobc")
-    x = values[:, None, :]
+    x, size = values[:, None, :], n[None, :, None]
+    key_outer = 0.5 * _symmetric_outer(values, values)[:, None]
     mean = (
         total(change.key)[..., None] * x
         - average(change.key, g)
@@ -677,11 +599,9 @@ def _sampled_influence(
         + average(change.key_rest, b)
         + average(change.key, c)
     )
-    count, sizes, d = mean.shape
-    key_outer = 0.5 * _symmetric_outer(values, values)
-    cross = (x[..., :, None] * linear[..., None, :]).reshape(count, sizes, d, d)
-    square = (cross + cross.transpose(0, 1, 3, 2)).reshape(count, sizes, d * d)
-    square += total(change.key_key)[..., None] * key_outer[:, None, :]
+    cross = x[..., :, None] * linear[..., None, :]
+    square = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    square += total(change.key_key)[..., None] * key_outer
     square += total(change.across)[..., None] * noise.ravel()
     pairs = {
         "gg": change.key_key / 2,
@@ -696,19 +616,30 @@ def _sampled_influence(
     }
     for name, coefficients in pairs.items():
         square += average(coefficients, outer[name])
-    return mean, square
 
-
-def _over_queries(
-    weights: Array,
-) -> tuple[Callable[[Array, Array], Array], Callable[[Array], Array]]:
-    """Averages over queries, with weights (query, key): of coefficients times rows, and of them."""
-
-    def average(coefficients: Array, columns: Array) -> Array:
-        product = np.einsum("ij,ijn,id->jnd", weights, coefficients, columns, optimize=True)
-        return np.asarray(product)
-
-    def total(coefficients: Array) -> Array:
-        return np.asarray(np.einsum("ij,ijn->jn", weights, coefficients))
-
-    return average, total
+    # what taking outputs relative to the keys' mean adds, as in ``_about_keys``
+    own = g + o if tokens else np.zeros_like(g)
+    left = change.key - change.key_key - change.key_own
+    towards = (
+        (weights.T @ c)[:, None]
+        + average(change.own + level.own[:, None], o)
+        + average(change.rest + level.rest[:, None], b)
+        - average(change.key + left, g)
+        + average(change.key, own)
+    )
+    linear = -towards / size + (weights.T @ own)[:, None] / size**2
+    cross = x[..., :, None] * linear[..., None, :]
+    recentred = (cross + cross.swapaxes(-1, -2)).reshape(*linear.shape[:2], -1)
+    recentred += (1 / size**2 - 2 * total(change.key)[..., None] / size) * key_outer
+    attended = total(change.key + change.own)[..., None]
+    recentred += (2 * attended / size - 1 / size**2) * noise.ravel()
+    pairs = {
+        "gg": left - (change.key if tokens else 0.0),
+        "go": change.own_own + change.key_own - (change.key if tokens else change.own),
+        "gb": change.key_rest + change.own_rest + (change.rest if tokens else 0.0),
+    }
+    if tokens:
+        pairs |= {"oo": change.own, "ob": change.rest}
+    for name, coefficients in pairs.items():
+        recentred -= average(coefficients, outer[name]) / size
+    return mean, square + recentred

@@ -80,7 +80,12 @@ def hardmax_exact(
                 f"there is no exact error for queries='tokens' in dimension {d}; "
                 "use queries='population' or hardmax_curve"
             )
-        return sigma * np.array([rms_exact(float(size), d) for size in n])
+        squares = []
+        for size in n:
+            theta, w, covariance = _covariances(float(size))
+            weight = w * np.sin(theta) ** (d - 2) * np.cos(theta)
+            squares.append(float(weight @ covariance) * math.exp(-_log_angle_mass(d)))
+        return sigma * np.array([d * math.sqrt(square) for square in squares])
     mean = _mean_population if queries == "population" else _mean_tokens
     return sigma * np.array([mean(float(size)) for size in n])
 
@@ -145,27 +150,19 @@ def _mean_tokens(n: float) -> float:
 def _mean_gap(k: float, l: float, n: float) -> float:
     """``E|A - B| = int F (1 - G) + G (1 - F)`` with A = (k/n) max of k half normals, B alike."""
     # Below the smaller lower end both distribution functions vanish.
-    edges = np.unique([count / n * end for count in (k, l) for end in _range(count)])
+    ends = []
+    for count in (k, l):
+        low = high = 0.0
+        if count > 0:  # the maximum of so many half normals lies between these, to exp(-CUT)
+            low = max(-float(scipy.special.ndtri(-math.expm1(-CUT / count) / 2)), 0.0)
+            high = -float(scipy.special.ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
+        ends += [count / n * low, count / n * high]
+    edges = np.unique(ends)
     y, w = panels(np.unique(np.linspace(edges[:-1], edges[1:], 17)), 16)
     # A count of 0 leaves the maximum at 0: its distribution function is 1 on the positive axis.
     logs = [c * _half_normal_log_cdf(y * n / c) if c > 0 else np.zeros_like(y) for c in (k, l)]
     cdf = [np.exp(log) for log in logs]
     return float(w @ (cdf[0] * -np.expm1(logs[1]) + cdf[1] * -np.expm1(logs[0])))
-
-
-def _range(count: float) -> tuple[float, float]:
-    """Interval outside which the maximum of ``count`` half normals never falls (to exp(-CUT))."""
-    if count <= 0:
-        return 0.0, 0.0
-    low = -float(scipy.special.ndtri(-math.expm1(-CUT / count) / 2))
-    return max(low, 0.0), -float(scipy.special.ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
-
-
-def rms_exact(n: float, dim: int) -> float:
-    """``sqrt(E|mean|^2)`` of standard normal tokens, dimension > 1, population queries."""
-    theta, w, covariance = _covariances(n)
-    weight = w * np.sin(theta) ** (dim - 2) * np.cos(theta)
-    return dim * math.sqrt(float(weight @ covariance) * math.exp(-_log_angle_mass(dim)))
 
 
 @lru_cache(maxsize=256)
@@ -199,7 +196,15 @@ def maxima_covariance(n: float, theta: float) -> float:
     half = (width - t)[:, None] / 2
     m = low + width / 2 + half * z
     x, y = m + t[:, None] / 2, m - t[:, None] / 2
-    angle, a_weight = _correlation_path(theta, log_n)
+    # from theta to pi/2 with signed weights, graded where the integrand is narrow
+    right = math.pi / 2
+    if theta >= right:
+        angle, a_weight = panels(np.linspace(right, theta, 6), 8)
+        a_weight = -a_weight
+    else:
+        path = [theta * 2.0**k for k in range(8)]
+        path += [theta + step / math.sqrt(log_n + 1.0) for step in (0.25, 0.75, 1.5, 3.0, 5.0)]
+        angle, a_weight = panels(np.unique([*np.minimum(path, right), right]), 8)
     cosine = np.cos(angle)
     # exp(-m^2/(1+c)) dominates; n multiplies inside the exponential because 1/n may be 1e-300.
     exponent = -(m[..., None] ** 2) / (1 + cosine) - t[:, None, None] ** 2 / (4 * (1 - cosine))
@@ -211,17 +216,6 @@ def maxima_covariance(n: float, theta: float) -> float:
     joint = np.exp(np.minimum(n * log_single + gain, 0.0))
     surplus = np.where(gain > 0.5, joint - single, single * np.expm1(np.minimum(gain, 0.5)))
     return 2.0 * float(np.sum(t_weight[:, None] * half * z_weight * surplus))
-
-
-def _correlation_path(theta: float, log_n: float) -> tuple[Array, Array]:
-    """Points from ``theta`` to pi/2 with signed weights, graded where the integrand is narrow."""
-    right = math.pi / 2
-    if theta >= right:
-        angle, weight = panels(np.linspace(right, theta, 6), 8)
-        return angle, -weight
-    edges = [theta * 2.0**k for k in range(8)]
-    edges += [theta + step / math.sqrt(log_n + 1.0) for step in (0.25, 0.75, 1.5, 3.0, 5.0)]
-    return panels(np.unique([*np.minimum(edges, right), right]), 8)
 
 
 def _log_angle_mass(dim: int) -> float:

@@ -7,9 +7,7 @@ and averages of a spline over many points are a matrix product here, which it do
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +39,23 @@ class Spline:
 
     def __init__(self, grid: Array, values: Array) -> None:
         self._grid, self._values = grid, values
-        self._slopes = _slopes(grid, values)
+        # slopes that make second derivatives continuous, and third ones next to the ends
+        flat = values.reshape(len(values), -1)
+        dx = np.diff(grid)
+        slope = np.diff(flat, axis=0) / dx[:, None]
+        wide = dx[:, None]
+        first, last = grid[2] - grid[0], grid[-1] - grid[-3]
+        bands = np.zeros((3, len(grid)))
+        bands[1, 1:-1] = 2 * (dx[:-1] + dx[1:])
+        bands[0, 2:], bands[2, :-2] = dx[:-1], dx[1:]
+        bands[1, 0], bands[0, 1] = dx[1], first
+        bands[1, -1], bands[2, -2] = dx[-2], last
+        right = np.empty_like(flat)
+        right[1:-1] = 3 * (wide[1:] * slope[:-1] + wide[:-1] * slope[1:])
+        right[0] = ((dx[0] + 2 * first) * dx[1] * slope[0] + dx[0] ** 2 * slope[1]) / first
+        right[-1] = (dx[-1] ** 2 * slope[-2] + (2 * last + dx[-1]) * dx[-2] * slope[-1]) / last
+        slopes = scipy.linalg.solve_banded((1, 1), bands, right, True, True, check_finite=False)
+        self._slopes = np.asarray(slopes).reshape(values.shape)
 
     def __call__(self, x: Array) -> Array:
         """Values at the points of an array of one axis; beyond the grid its ends are continued."""
@@ -69,11 +83,11 @@ class Spline:
         places = np.concatenate([first, first + 1, first + count, first + count + 1])
         weights = np.empty((len(masses), rows * 2 * count))
         for k, mass in enumerate(masses):
-            found = np.concatenate([(mass * part).ravel() for part in parts])
-            weights[k] = np.bincount(places, found, weights.shape[1])
+            each = np.concatenate([(mass * part).ravel() for part in parts])
+            weights[k] = np.bincount(places, each, weights.shape[1])
         both = np.concatenate([self._values, self._slopes])
-        found = weights.reshape(-1, 2 * count) @ both
-        return np.asarray(found.reshape(len(masses), rows, -1))
+        sums = weights.reshape(-1, 2 * count) @ both
+        return np.asarray(sums.reshape(len(masses), rows, -1))
 
     def _parts(self, x: Array) -> tuple[NDArray[np.int64], list[Array]]:
         """Piece of the grid and what counts there: both values, then the slopes at both ends."""
@@ -84,26 +98,6 @@ class Spline:
         square, rest = u * u, 1 - u
         high = square * (3 - 2 * u)
         return at, [1 - high, high, width * u * rest * rest, -width * square * rest]
-
-
-def _slopes(grid: Array, values: Array) -> Array:
-    """Slopes that make second derivatives continuous, and third ones next to the ends."""
-    flat = values.reshape(len(values), -1)
-    dx = np.diff(grid)
-    slope = np.diff(flat, axis=0) / dx[:, None]
-    wide = dx[:, None]
-    first, last = grid[2] - grid[0], grid[-1] - grid[-3]
-    bands = np.zeros((3, len(grid)))
-    bands[1, 1:-1] = 2 * (dx[:-1] + dx[1:])
-    bands[0, 2:], bands[2, :-2] = dx[:-1], dx[1:]
-    bands[1, 0], bands[0, 1] = dx[1], first
-    bands[1, -1], bands[2, -2] = dx[-2], last
-    right = np.empty_like(flat)
-    right[1:-1] = 3 * (wide[1:] * slope[:-1] + wide[:-1] * slope[1:])
-    right[0] = ((dx[0] + 2 * first) * dx[1] * slope[0] + dx[0] ** 2 * slope[1]) / first
-    right[-1] = (dx[-1] ** 2 * slope[-2] + (2 * last + dx[-1]) * dx[-2] * slope[-1]) / last
-    found = scipy.linalg.solve_banded((1, 1), bands, right, True, True, check_finite=False)
-    return np.asarray(found).reshape(values.shape)
 
 
 # Laplace integrals of attention with one key held fixed, as functions of that key's weight.
@@ -128,11 +122,6 @@ CUT = 6.6
 KERNELS = 64
 
 
-#: Expectations by the power of the fixed key's weight in them, without and with the own key.
-PLAIN, PLAIN_OWN = ("rest", "along", "across"), ("own", "own_own", "own_rest")
-ONCE, ONCE_OWN = ("key", "key_rest"), ("key_own",)
-
-
 class Expectations(NamedTuple):
     """Expectations given the fixed key (see the module); all arrays of the same shape."""
 
@@ -148,38 +137,26 @@ class Expectations(NamedTuple):
     across: Array
 
 
-@dataclass(frozen=True, eq=False)
-class _Transforms:
+def _transforms(table: LaplaceTable, others: Array, own_logit: float | None) -> dict[str, Array]:
     """Products over all keys but the fixed one, on the table's grid (first axis: sizes)."""
-
-    none: Array
-    own: Array
-    rest: Array
-    own_own: Array
-    own_rest: Array
-    along: Array
-    across: Array
-
-    @classmethod
-    def build(cls, table: LaplaceTable, others: Array, own_logit: float | None) -> _Transforms:
-        m = others[:, None]
-        # clamped exponents only ever meet a factor m or m - 1 that is then zero
-        phi0, phi1, phi2 = (np.exp(np.maximum(m - k, 0) * table.log_phi) for k in range(3))
-        weight = np.zeros_like(table.ell)
-        if own_logit is not None:
-            weight = np.exp(np.minimum(table.ell + own_logit - table.strength**2 / 2, CUT))
-        damp = np.exp(-weight)
-        rest = damp * m * table.y1 * phi1
-        none = damp * phi0
-        return cls(
-            none=none,
-            own=weight * none,
-            rest=rest,
-            own_own=weight**2 * none,
-            own_rest=weight * rest,
-            along=damp * m * (table.y2 * phi1 + (m - 1) * table.y1**2 * phi2),
-            across=damp * m * table.w2 * phi1,
-        )
+    m = others[:, None]
+    # clamped exponents only ever meet a factor m or m - 1 that is then zero
+    phi0, phi1, phi2 = (np.exp(np.maximum(m - k, 0) * table.log_phi) for k in range(3))
+    weight = np.zeros_like(table.ell)
+    if own_logit is not None:
+        weight = np.exp(np.minimum(table.ell + own_logit - table.strength**2 / 2, CUT))
+    damp = np.exp(-weight)
+    rest = damp * m * table.y1 * phi1
+    none = damp * phi0
+    return {
+        "none": none,
+        "own": weight * none,
+        "rest": rest,
+        "own_own": weight**2 * none,
+        "own_rest": weight * rest,
+        "along": damp * m * (table.y2 * phi1 + (m - 1) * table.y1**2 * phi2),
+        "across": damp * m * table.w2 * phi1,
+    }
 
 
 def _powers(sums: NDArray[np.floating[Any]]) -> tuple[Array, Array, Array]:
@@ -251,15 +228,18 @@ class KeyTable:
         table = laplace_table(strength, largest, step, heaviest)
         self._table, self._sizes, self._own_logit = table, sizes, own_logit
         taken = 1.0 if own_logit is None else 2.0
-        t = _Transforms.build(table, sizes - taken, own_logit)
-        plain, once = [t.rest, t.along, t.across], [t.none, t.rest]
-        self.fields: tuple[str, ...] = (*PLAIN, *ONCE, "key_key")
+        t = _transforms(table, sizes - taken, own_logit)
+        # by the power of the fixed key's weight in them: 0, 1 and 2
+        names, key_names = ["rest", "along", "across"], ["key", "key_rest"]
+        once = [t["none"], t["rest"]]
         if own_logit is not None:
-            plain += [t.own, t.own_own, t.own_rest]
-            once += [t.own]
-            self.fields = (*PLAIN, *PLAIN_OWN, *ONCE, *ONCE_OWN, "key_key")
+            names += ["own", "own_own", "own_rest"]
+            key_names += ["key_own"]
+            once += [t["own"]]
+        self.fields = (*names, *key_names, "key_key")
+        plain = [t[name] for name in names]
         # what meets the kernel's power 0, 1 and 2 of the fixed key's weight
-        self._columns = [np.concatenate(plain).T, np.concatenate(once).T, t.none.T]
+        self._columns = [np.concatenate(plain).T, np.concatenate(once).T, t["none"].T]
         levels = [table.step * x.sum(axis=1) for x in plain]
         absent = np.zeros((len(self.fields) - len(plain)) * len(sizes))
         self.levels = np.concatenate([*levels, absent])
@@ -268,9 +248,8 @@ class KeyTable:
         count = int(np.ceil((table.ell[-1] - table.ell[0] + 8 - MARGIN) / spacing)) + 1
         self._grid = -table.ell[-1] - 8 + spacing * np.arange(count)
 
-    @cached_property
-    def _tabulated(self) -> Array:
-        """Changes on the grid."""
+    def _tabulate(self) -> Array:
+        """Values minus levels on the grid."""
         steps, count = len(self._table.ell) - 1, len(self._grid)
         # a grid of a longer table begins earlier: this one is the end of it
         kernels = _kernels(self._table.step, self._ratio, -(-steps // KERNELS) * KERNELS)
@@ -278,24 +257,19 @@ class KeyTable:
         parts = [k[rows:, :columns] @ x for k, x in zip(kernels, self._columns, strict=True)]
         return np.asarray(self._table.step * np.hstack(parts))
 
+    def split(self, values: Array) -> Expectations:
+        """Expectations from an array whose last axis runs over fields and, in each, the sizes."""
+        parts = np.split(values, len(self.fields), axis=-1)
+        present = dict(zip(self.fields, parts, strict=True))
+        absent = np.zeros_like(parts[0])
+        return Expectations(*(present.get(name, absent) for name in Expectations._fields))
+
     def __call__(self, log_weights: Array) -> Expectations:
         """Expectations at log-weights; the last axis of each runs over the sizes."""
-        parts = np.split(self.values(log_weights), len(self.fields), axis=-1)
-        found = dict(zip(self.fields, parts, strict=True))
-        absent = np.zeros_like(parts[0])
-        return Expectations(*(found.get(name, absent) for name in Expectations._fields))
-
-    def values(self, log_weights: Array) -> Array:
-        """The same in one array, whose last axis runs over ``fields`` and, in each, the sizes."""
         inside = np.clip(log_weights, self._grid[0], self._grid[-1])
-        return np.asarray(self._many(inside) + self.levels)
-
-    @cached_property
-    def _many(self) -> Callable[[Array], Array]:
         # at many points, all kept, this is faster than our own spline
-        spline: Callable[[Array], Array]
-        spline = scipy.interpolate.CubicSpline(self._grid, self._tabulated)
-        return spline
+        spline = scipy.interpolate.CubicSpline(self._grid, self._tabulate())
+        return self.split(np.asarray(spline(inside) + self.levels))
 
     def averages(self, log_weights: Array, masses: Array) -> Array:
         """Averages of values minus levels over log-weights [row, point], by ``masses`` [k, point].
@@ -303,10 +277,10 @@ class KeyTable:
         Axes [k, row, field and size].
         """
         inside = np.clip(log_weights, self._grid[0], self._grid[-1])
-        return Spline(self._grid, self._tabulated).averages(inside, masses)
+        return Spline(self._grid, self._tabulate()).averages(inside, masses)
 
     def value(self, log_weight: float) -> Array:
-        """The same at one log-weight, summed there and not tabulated."""
+        """Values [field and size] at one log-weight, summed there and not tabulated."""
         inside = float(np.clip(log_weight, self._grid[0], self._grid[-1]))
         kernels = _powers(inside + self._table.ell)
         parts = [kernel @ x for kernel, x in zip(kernels, self._columns, strict=True)]
@@ -315,14 +289,10 @@ class KeyTable:
     def without_key(self) -> Expectations:
         """The same when no key is fixed: n keys (or n - 1 and the own one), all averaged out."""
         taken = 0.0 if self._own_logit is None else 1.0
-        t = _Transforms.build(self._table, self._sizes - taken, self._own_logit)
+        t = _transforms(self._table, self._sizes - taken, self._own_logit)
         zero = np.zeros(len(self._sizes))
-        sums = [
-            self._table.step * x.sum(axis=1)
-            for x in (t.own, t.rest, t.own_own, t.own_rest, t.along, t.across)
-        ]
-        own, rest, own_own, own_rest, along, across = sums
-        return Expectations(zero, own, rest, zero, zero, zero, own_own, own_rest, along, across)
+        sums = {name: self._table.step * x.sum(axis=1) for name, x in t.items() if name != "none"}
+        return Expectations(key=zero, key_key=zero, key_own=zero, key_rest=zero, **sums)
 
 
 # Second order of the mean's error on the line: what pairs of tokens do beyond their sum.
@@ -354,68 +324,56 @@ def pair_variance(
     mass = np.concatenate([masses[::-1], masses]) / 2
     rule = TiltLaw(coupling).rule(float(n.max()))
     total = np.zeros((len(n), len(x), len(x)))
-    for s, weight in zip(rule.strengths, rule.weights, strict=True):
-        if weight < LIGHT:
+    for s, mass_s in zip(rule.strengths, rule.weights, strict=True):
+        if mass_s < LIGHT:
             continue
         strength = min(float(s), STRONGEST)
         table = laplace_table(strength, float(n.max()), STEP)
-        fixed = _Fixed(table, x)
-        own = strength / h if tokens else None
+        plain, pull = _fixed_kernels(table, x)
         for i, size in enumerate(n):
-            along = fixed.error(size, own)
+            # E[Gamma_n - s] given two keys (rows and columns), and the own key if there is one
+            others = size - 3 if tokens else size - 2
+            damp = table.step * table.powers(others)
+            rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
+            if tokens:
+                own = strength / h
+                weight = np.exp(
+                    np.minimum(table.ell + strength * own - strength * strength / 2, CUT)
+                )
+                fade = np.exp(-weight)
+                rest = (rest + damp * weight * (own - strength)) * fade
+                damp = damp * fade
+            pulled = plain.T @ (damp[:, None] * pull)
+            along = pulled + pulled.T + plain.T @ (rest[:, None] * plain)
             # the query may point either way
-            total[i] += weight * (along - along[::-1, ::-1]) / 2
+            total[i] += mass_s * (along - along[::-1, ::-1]) / 2
     if tokens:
-        own_part = _own_queries(h, n, x)
+        # E[Gamma_n] at the query of one of the two tokens, summed over the two
+        out = np.zeros((len(n), len(x), len(x)))
+        last = len(x) - 1
+        for k in range(len(x) // 2, len(x)):
+            tilt = h * float(x[k])
+            sign = 1.0 if tilt >= 0 else -1.0
+            table = laplace_table(min(abs(tilt), STRONGEST), float(n.max()), STEP)
+            plain, pull = _fixed_kernels(table, sign * x)
+            for i, size in enumerate(n):
+                others = size - 2
+                damp = table.step * table.powers(others)
+                rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
+                row = pull.T @ (damp * plain[:, k])
+                row = row + plain.T @ (damp * pull[:, k] + rest * plain[:, k])
+                out[i, k] = sign * row
+                out[i, last - k] = -sign * row[::-1]  # all signs reversed
+        own_part = out + out.transpose(0, 2, 1)
         total = total * ((n - 2) / n)[:, None, None] + own_part / n[:, None, None]
     centred = total - np.einsum("nij,j->ni", total, mass)[:, :, None]
     centred -= np.einsum("nij,i->nj", centred, mass)[:, None, :]
     return np.asarray(n * (n - 1) / 2 * np.einsum("nij,i,j->n", centred**2, mass, mass))
 
 
-class _Fixed:
-    """One strength's kernels of a fixed key at each node: exp(-w) and w (x - s) exp(-w)."""
-
-    def __init__(self, table: LaplaceTable, x: Array) -> None:
-        self._table = table
-        s = table.strength
-        logs = table.ell[:, None] + s * x - s * s / 2
-        weight = np.exp(np.minimum(logs, CUT))
-        self.plain = np.exp(-weight)
-        self.pull = weight * (x - s) * self.plain
-
-    def error(self, n: float, own: float | None) -> Array:
-        """``E[Gamma_n - s]`` given two keys (rows and columns), and the own key if there is one."""
-        table = self._table
-        others = n - 2 if own is None else n - 3
-        damp = table.step * table.powers(others)
-        rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
-        if own is not None:
-            s = table.strength
-            weight = np.exp(np.minimum(table.ell + s * own - s * s / 2, CUT))
-            fade = np.exp(-weight)
-            rest = (rest + damp * weight * (own - s)) * fade
-            damp = damp * fade
-        pull = self.plain.T @ (damp[:, None] * self.pull)
-        return np.asarray(pull + pull.T + self.plain.T @ (rest[:, None] * self.plain))
-
-
-def _own_queries(h: float, n: Array, x: Array) -> Array:
-    """``E[Gamma_n]`` at the query of one of the two tokens, summed over the two."""
-    out = np.zeros((len(n), len(x), len(x)))
-    last = len(x) - 1
-    for k in range(len(x) // 2, len(x)):
-        token = x[k]
-        tilt = h * float(token)
-        sign = 1.0 if tilt >= 0 else -1.0
-        table = laplace_table(min(abs(tilt), STRONGEST), float(n.max()), STEP)
-        fixed = _Fixed(table, sign * x)
-        for i, size in enumerate(n):
-            others = size - 2
-            damp = table.step * table.powers(others)
-            rest = table.step * others * table.y1 * table.powers(max(others - 1, 0.0))
-            plain, pull = fixed.plain[:, k], fixed.pull[:, k]
-            row = fixed.pull.T @ (damp * plain) + fixed.plain.T @ (damp * pull + rest * plain)
-            out[i, k] = sign * row
-            out[i, last - k] = -sign * row[::-1]  # all signs reversed
-    return np.asarray(out + out.transpose(0, 2, 1))
+def _fixed_kernels(table: LaplaceTable, x: Array) -> tuple[Array, Array]:
+    """``e^-w`` and ``w (x - s) e^-w`` of a fixed key at each node x, [ell, node]."""
+    s = table.strength
+    weight = np.exp(np.minimum(table.ell[:, None] + s * x - s * s / 2, CUT))
+    plain = np.exp(-weight)
+    return plain, weight * (x - s) * plain

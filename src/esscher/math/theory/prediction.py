@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from esscher.core.errors import UndefinedError
 from esscher.core.shown import about
@@ -47,10 +47,6 @@ class Constants:
     cov: float | None
     map: float | None
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Return the constants as a dictionary."""
-        return {"mean": self.mean, "mean_norm": self.mean_norm, "cov": self.cov, "map": self.map}
-
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -61,7 +57,7 @@ class Prediction:
     the map on the line has that slope at n = 10^30, in more dimensions not yet); ``constants``
     exact below H = 1; ``burn_in`` the number of tokens at which a typical query has one effective
     token (``log_burn_in`` its logarithm, never infinite); ``curves`` the predicted errors at the
-    sizes that were asked for, from which ``settled_from`` and ``constant_from`` read where the rate
+    given sizes, from which ``settled_from`` and ``constant_from`` read where the rate
     holds and where the constant does.
     """
 
@@ -89,50 +85,36 @@ class Prediction:
         """The answer in one sentence."""
         if self.exponents is None:
             return str(self.limit)
-        if not self.is_exact:
-            return self._at_sizes
+        curve = self.curves.get("mean")
+        if curve is not None and len(curve.sizes) < 2:
+            curve = None
+        horizon = f"H = {self.head.horizon:.4g}"
+        bounded = is_bounded(self.head)
+        if not (self.head.is_gaussian or bounded):
+            # exponents are those of a Gaussian stand-in
+            text = f"The asymptotic rate of this head ({horizon}) is not known"
+            if curve is None:
+                return f"{text}."
+            low, high = about(curve.sizes[0]), about(curve.sizes[-1])
+            slope = f"n^-{curve.slope():.3f}"
+            return f"{text}; its mean output falls like {slope} from n = {low} to {high}."
         beta = self.exponents.mean
         kind = "like 1/sqrt(n)" if beta == 0.5 else f"like n^-{beta:.3g}, slower than 1/sqrt(n)"
-        known = "" if is_bounded(self.head) else " (conjectured)"
-        return (
-            f"The mean output of this head (H = {self.head.horizon:.4g}) converges {kind}{known}"
-            + self._reached
-        )
-
-    @property
-    def _at_sizes(self) -> str:
-        """What is known of a head whose asymptotic rate is not."""
-        head = f"The asymptotic rate of this head (H = {self.head.horizon:.4g}) is not known"
-        curve = self.curves.get("mean")
-        if curve is None or len(curve.sizes) < 2:
-            return f"{head}."
-        low, high = about(curve.sizes[0]), about(curve.sizes[-1])
-        slope = f"n^-{curve.slope():.3f}"
-        return f"{head}; its mean output falls like {slope} from n = {low} to {high}."
-
-    @property
-    def _reached(self) -> str:
-        """From where rate and constant of the mean hold, or when single queries see something."""
-        if "mean" not in self.curves or len(self.sizes) < 2:
-            return f". A typical query has one effective token from n = {self.burn_in_text} on."
-        curve = self.curves["mean"]
+        known = "" if bounded else " (conjectured)"
+        text = f"The mean output of this head ({horizon}) converges {kind}{known}"
+        if curve is None:
+            start = self.burn_in_text
+            return f"{text}. A typical query has one effective token from n = {start} on."
         rate, constant = self.settled_from("mean"), self.constant_from("mean")
         if rate is None:
-            slope = curve.local_slopes()[-1]
-            text = f". At these sizes the rate is not reached: the last local slope is {slope:.3f}"
+            slope = f"{curve.local_slopes()[-1]:.3f}"
+            text += f". At these sizes the rate is not reached: the last local slope is {slope}"
         else:
-            text = f". At these sizes the rate holds from n = {about(rate)} on"
+            text += f". At these sizes the rate holds from n = {about(rate)} on"
         if self.constant("mean") is not None:
-            far = "is not reached"
-            text += (
-                f", the constant {far if constant is None else f'from n = {about(constant)} on'}"
-            )
-        return text + "."
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether exponents and constants are the head's own, not those of a Gaussian stand-in."""
-        return self.head.is_gaussian or is_bounded(self.head)
+            reached = "is not reached" if constant is None else f"from n = {about(constant)} on"
+            text += f", the constant {reached}"
+        return f"{text}."
 
     @property
     def burn_in_text(self) -> str:
@@ -144,16 +126,18 @@ class Prediction:
         """Return the curves as a data frame, one row per size."""
         import pandas as pd
 
-        columns = {_json_name(name): curve.error for name, curve in self.curves.items()}
+        columns = {
+            f"{name}_rms" if name == "map" else name: c.error for name, c in self.curves.items()
+        }
         return pd.DataFrame({"n": self.sizes} | columns)
 
     def plot(self, *, simulated: DirectErrors | None = None, title: str | None = None) -> Plot:
-        """Draw predicted errors against n beside their local exponents.
+        """Draw predicted errors against n, and their local exponents.
 
         Parameters
         ----------
         simulated
-            Errors of a simulation to draw beside them, with two standard errors.
+            Errors of a simulation to draw with them, with two standard errors.
         title
             Above everything; None: the head; empty: none.
 
@@ -188,11 +172,8 @@ class Prediction:
         curve = self.curves[name]
         if len(curve.sizes) < 2:
             return None
-        near = np.abs(curve.local_slopes() - self.asymptotic(name)) <= SETTLED
-        if not near[-1]:
-            return None
-        away = np.flatnonzero(~near)
-        return float(curve.sizes[away[-1] + 1] if away.size else curve.sizes[0])
+        away = np.abs(curve.local_slopes() - self.asymptotic(name)) > SETTLED
+        return _stays_from(curve.sizes, away)
 
     def constant(self, name: str) -> float | None:
         """Limit of sqrt(n) times a curve, None where there is none or it is not known."""
@@ -211,43 +192,76 @@ class Prediction:
         if constant is None:
             return None
         ratio = curve.error * np.sqrt(curve.sizes) / constant
-        away = np.flatnonzero(np.abs(np.log(ratio)) > np.log1p(REACHED))
-        if away.size and away[-1] == len(ratio) - 1:
-            return None
-        return float(curve.sizes[away[-1] + 1] if away.size else curve.sizes[0])
+        return _stays_from(curve.sizes, np.abs(np.log(ratio)) > np.log1p(REACHED))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, lists and strings (JSON has no infinity: null)."""
-        head = self.head
+        head, limit = self.head, self.limit
+        if isinstance(limit, NoLimit):
+            law: dict[str, Any] = {
+                "exists": False,
+                "fraction": limit.fraction,
+                "fraction_error": limit.fraction_error,
+                "reason": limit.reason,
+            }
+        else:
+            law = {
+                "exists": True,
+                "method": limit.method,
+                "mean_norm": float(np.linalg.norm(limit.mean)),
+                "trace": float(np.trace(limit.covariance)),
+                "trace_error": float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2))),
+            }
+        psi: dict[str, float | None] = {}
+        for convention in PSI_CONVENTIONS:
+            try:
+                psi[convention] = head.psi(convention)
+            except UndefinedError:
+                psi[convention] = None
+        exponents, constants = None, None
+        if self.exponents is not None:
+            exponents = asdict(self.exponents)
+            exponents["tail_index"] = _finite(self.exponents.tail_index)
+        if self.constants is not None:
+            constants = asdict(self.constants)
+            del constants["queries"]
         out: dict[str, Any] = {
             "horizon": head.horizon,
             "frobenius": head.frobenius,
             "spectrum": head.spectrum.tolist(),
             "tau": float(np.linalg.norm(head.tau)),
-            "psi": {convention: _psi(head, convention) for convention in PSI_CONVENTIONS},
+            "psi": psi,
             "queries": self.queries,
-            "tail_index": _finite(self.exponents.tail_index) if self.exponents else None,
+            "tail_index": exponents and exponents["tail_index"],
             "burn_in": _finite(self.burn_in),
             "log_burn_in": self.log_burn_in,
-            "exponents": self.exponents.to_dict() if self.exponents else None,
-            "constants": self.constants.to_dict() if self.constants else None,
-            "limit": _limit_dict(self.limit),
+            "exponents": exponents,
+            "constants": constants,
+            "limit": law,
             "notes": list(self.notes),
         }
-        if out["exponents"]:
-            out["exponents"]["tail_index"] = _finite(out["exponents"]["tail_index"])
         if self.curves:
+            names = {name: "map_rms" if name == "map" else name for name in self.curves}
+            curves = {names[name]: curve for name, curve in self.curves.items()}
             out["curve"] = {"n": self.sizes.tolist()}
-            out["curve"] |= {_json_name(k): c.error.tolist() for k, c in self.curves.items()}
+            out["curve"] |= {name: c.error.tolist() for name, c in curves.items()}
             out["curve_standard_error"] = {
-                _json_name(k): c.to_dict()["standard_error"] for k, c in self.curves.items()
+                name: [_finite(e) for e in c.standard_error] for name, c in curves.items()
             }
-            out["curve_method"] = {_json_name(k): c.method for k, c in self.curves.items()}
+            out["curve_method"] = {name: c.method for name, c in curves.items()}
             if len(self.sizes) > 1:
-                out["slope"] = {_json_name(k): c.slope() for k, c in self.curves.items()}
-                out["settled_from"] = {_json_name(k): self.settled_from(k) for k in self.curves}
-                out["constant_from"] = {_json_name(k): self.constant_from(k) for k in self.curves}
+                out["slope"] = {name: c.slope() for name, c in curves.items()}
+                out["settled_from"] = {names[k]: self.settled_from(k) for k in self.curves}
+                out["constant_from"] = {names[k]: self.constant_from(k) for k in self.curves}
         return out
+
+
+def _stays_from(sizes: Array, away: NDArray[np.bool_]) -> float | None:
+    """Smallest size from which a curve is nowhere away from its asymptote; None if never."""
+    last = np.flatnonzero(away)
+    if last.size and last[-1] == len(away) - 1:
+        return None
+    return float(sizes[last[-1] + 1] if last.size else sizes[0])
 
 
 def is_bounded(head: Head) -> TypeGuard[WeightHead]:
@@ -258,44 +272,16 @@ def is_bounded(head: Head) -> TypeGuard[WeightHead]:
     return isinstance(head, WeightHead) and bool(np.isfinite(head.law.support_radius))
 
 
-def _json_name(curve: str) -> str:
-    return "map_rms" if curve == "map" else curve
-
-
-def _psi(head: Head, convention: str) -> float | None:
-    try:
-        return head.psi(convention)
-    except UndefinedError:
-        return None
-
-
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _limit_dict(limit: OutputMoments | NoLimit) -> dict[str, Any]:
-    if isinstance(limit, NoLimit):
-        return {
-            "exists": False,
-            "fraction": limit.fraction,
-            "fraction_error": limit.fraction_error,
-            "reason": limit.reason,
-        }
-    return {
-        "exists": True,
-        "method": limit.method,
-        "mean_norm": float(np.linalg.norm(limit.mean)),
-        "trace": float(np.trace(limit.covariance)),
-        "trace_error": float(np.sqrt(np.sum(np.diag(limit.covariance_error) ** 2))),
-    }
 
 
 # Predictions of the theory about a head: ``predict(head, sizes)``.
 
 #: Sampled queries of a bounded law whose median burn-in is stated.
 BURN_IN_QUERIES = 8192
-#: Systematic errors from here on are said in a note.
-SAID = 0.05
+#: Systematic errors from here on get a note.
+NOTED = 0.05
 
 
 def constants(head: Head, queries: str = "population") -> Constants:
@@ -343,7 +329,7 @@ def predict(
         ``"tokens"``: the tokens attend to each other, each to itself as well. ``"population"``:
         queries independent of the keys.
     moments
-        Whether to predict curves of mean and covariance beside the map's.
+        Whether to predict curves of mean and covariance too.
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
@@ -353,78 +339,55 @@ def predict(
     limit = limit_moments(head, seed=seed)
     if isinstance(limit, NoLimit):
         return Prediction(head, queries, limit, None, None, log_burn_in(head), {}, (str(limit),))
-    if head.is_gaussian:
-        return _predict_gaussian(head, n, queries, moments, limit, seed)
-    curves, notes = _law_curves(head, n, queries, moments, seed)
-    if is_bounded(head):
-        rates, burn_in = bounded_exponents(head.horizon), _bounded_log_burn_in(head, seed)
-        note = "tokens are bounded: all rates are parametric in the end"
-    else:
-        rates, burn_in = exponents(head.horizon), log_burn_in(head)
-        note = "tokens are not Gaussian: exponents are those of Gaussian tokens of the same horizon"
-    unknown = Constants(queries, None, None, None, None)
-    return Prediction(head, queries, limit, rates, unknown, burn_in, curves, (note, *notes))
-
-
-def _predict_gaussian(
-    head: Head, n: Array | None, queries: str, moments: bool, limit: OutputMoments, seed: int
-) -> Prediction:
-    """Gaussian tokens: curves at any n, exact for the map, of first order for the moments."""
-    notes = []
     curves: dict[str, Curve] = {}
-    if n is not None:
-        try:
-            curves["map"] = map_curve(head, n, queries, seed)
-        except UndefinedError as error:
-            notes.append(str(error))
-        if moments and n.min() >= 4:
+    notes: list[str] = []
+    if head.is_gaussian:
+        rates, known, burn_in = exponents(head.horizon), constants(head, queries), log_burn_in(head)
+        if n is not None:
             try:
-                curves |= moment_curves(head, n, queries, seed)
-                low = mean_low_by(head)
-                if low is not None and low >= SAID:
-                    notes.append(
-                        f"the expected norm of the mean's error is approximate: up to {low:.0%} "
-                        "too low at this horizon, in simulations of n = 100 to 10^5 tokens"
-                    )
+                curves["map"] = map_curve(head, n, queries, seed)
             except UndefinedError as error:
                 notes.append(str(error))
-        elif moments:
-            notes.append("mean and covariance are predicted from n = 4 on")
-    return Prediction(
-        head,
-        queries,
-        limit,
-        exponents(head.horizon),
-        constants(head, queries),
-        log_burn_in(head),
-        curves,
-        tuple(notes),
-    )
-
-
-def _law_curves(
-    head: Head, sizes: Array | None, queries: str, moments: bool, seed: int
-) -> tuple[dict[str, Curve], tuple[str, ...]]:
-    """Curves of tokens that are not Gaussian, from clouds of them, and what to know about them."""
-    if sizes is None:
-        return {}, ()
-    most = largest_size(head)
-    n = sizes[sizes <= most]
-    notes = []
-    if len(n) < len(sizes):
+            if moments and n.min() < 4:
+                notes.append("mean and covariance are predicted from n = 4 on")
+            elif moments:
+                try:
+                    curves |= moment_curves(head, n, queries, seed)
+                    low = mean_low_by(head)
+                    if low is not None and low >= NOTED:
+                        notes.append(
+                            "the expected norm of the mean's error is approximate: up to "
+                            f"{low:.0%} too low at this horizon, in simulations of n = 100 to "
+                            "10^5 tokens"
+                        )
+                except UndefinedError as error:
+                    notes.append(str(error))
+        return Prediction(head, queries, limit, rates, known, burn_in, curves, tuple(notes))
+    # tokens that are not Gaussian: curves from clouds of them
+    known = Constants(queries, None, None, None, None)
+    if is_bounded(head):
+        rates = bounded_exponents(head.horizon)
+        # the log of one over the effective share of a query, K(2t) - 2 K(t): its median
+        rng = random_stream(seed, "constants")
+        tilts = head.law_tilts(head.tokens(head.law.sample(BURN_IN_QUERIES, rng)).tilts)
+        burn_in = float(np.median(head.law.log_mgf(2 * tilts) - 2 * head.law.log_mgf(tilts)))
+        notes.append("tokens are bounded: all rates are parametric in the end")
+    else:
+        rates, burn_in = exponents(head.horizon), log_burn_in(head)
         notes.append(
-            f"tokens that are not Gaussian are predicted from drawn clouds, up to n = {most:,.0f}: "
-            "larger sizes are left out"
+            "tokens are not Gaussian: exponents are those of Gaussian tokens of the same horizon"
         )
-    if not len(n):
-        return {}, tuple(notes)
-    curves = law_curves(head, n, queries, seed)
-    notes.append(f"curves: {curves['map'].method}")
-    return {name: c for name, c in curves.items() if moments or name == "map"}, tuple(notes)
-
-
-def _bounded_log_burn_in(head: WeightHead, seed: int) -> float:
-    """Median over queries of ``K(2t) - 2 K(t)``: the log of one over their effective share."""
-    rng = random_stream(seed, "constants")
-    tilts = head.law_tilts(head.tokens(head.law.sample(BURN_IN_QUERIES, rng)).tilts)
-    return float(np.median(head.law.log_mgf(2 * tilts) - 2 * head.law.log_mgf(tilts)))
+    if n is not None:
+        most = largest_size(head)
+        small = n[n <= most]
+        if len(small) < len(n):
+            notes.append(
+                f"tokens that are not Gaussian are predicted from drawn clouds, up to n = "
+                f"{most:,.0f}: larger sizes are left out"
+            )
+        if len(small):
+            curves = law_curves(head, small, queries, seed)
+            notes.append(f"curves: {curves['map'].method}")
+            if not moments:
+                curves = {"map": curves["map"]}
+    return Prediction(head, queries, limit, rates, known, burn_in, curves, tuple(notes))

@@ -133,10 +133,10 @@ def _laplace_table(s: float, log_n: float, step: float, low: float) -> LaplaceTa
     # of 1 - e^-z, z e^-z and z^2 e^-z at z = lambda w
     weights = [plain, tilted * (x - s)], [plain * (x - s)], [plain * (x - s) ** 2, plain]
     if ratio:
-        sums = ell[0] + log_w[0] + h * s * np.arange(ratio * (len(ell) - 1) + len(x))
-        found = [
+        log_z = ell[0] + log_w[0] + h * s * np.arange(ratio * (len(ell) - 1) + len(x))
+        sums_over_x = [
             np.stack([np.correlate(kernel, each, "valid")[::ratio] for each in columns])
-            for kernel, columns in zip(_kernels(sums), weights, strict=True)
+            for kernel, columns in zip(_kernels(log_z), weights, strict=True)
         ]
     else:
         parts = []
@@ -144,8 +144,8 @@ def _laplace_table(s: float, log_n: float, step: float, low: float) -> LaplaceTa
         for start in range(0, len(ell), rows):
             kernels = _kernels(ell[start : start + rows, None] + log_w)
             parts.append([c @ k.T for k, c in zip(kernels, map(np.array, weights), strict=True)])
-        found = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
-    (one_minus_phi, y_gap), (first,), (y2, w2) = found
+        sums_over_x = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
+    (one_minus_phi, y_gap), (first,), (y2, w2) = sums_over_x
     # E[y] = 0: while lambda is small, E[y e^{-lambda w}] is a small difference from that
     small = ell + s * s / 2 < 0
     y1 = np.where(small, -y_gap * np.exp(np.where(small, ell, 0.0)), first)
@@ -162,17 +162,8 @@ def _kernels(log_z: Array) -> tuple[Array, Array, Array]:
     return -np.expm1(-z), decay, z * decay
 
 
-@dataclass(frozen=True, eq=False)
-class SoftmaxMoments:
-    """``a``, ``b`` and the bias on a grid of sizes (first axis) and strengths (second axis)."""
-
-    squared_error: Array
-    collision: Array
-    bias: Array
-
-
-def softmax_moments(sizes: Array, strengths: Array) -> SoftmaxMoments:
-    """Exact ``a(n, s)``, ``b(n, s)`` and bias for all pairs of sizes and strengths.
+def softmax_moments(sizes: Array, strengths: Array) -> tuple[Array, Array, Array]:
+    """Exact ``a(n, s)``, ``b(n, s)`` and bias, each [size, strength].
 
     Strengths above ``STRONGEST`` are extrapolated from it: the softmax mean is then the maximum up
     to terms of order ``1/s^2``, so its first two moments no longer move (``a`` is off by less than
@@ -196,4 +187,4 @@ def softmax_moments(sizes: Array, strengths: Array) -> SoftmaxMoments:
             a[:, j] += more * more - 2 * more * bias[:, j]
             bias[:, j] -= more
             b[:, j] = 1 - (1 - b[:, j]) * STRONGEST / float(s)
-    return SoftmaxMoments(a, b, bias)
+    return a, b, bias

@@ -32,18 +32,13 @@ class TiltRule:
 
     ``E f(s) = sum weights * f(strengths)`` and ``E[f(s) u'Wu] = sum along * f(strengths)`` with
     ``u = a/|a|`` and W the Gram matrix of the values; ``steps`` are the weights of the plain
-    integral over s. ``mass_error`` is ``|sum weights - 1|``.
+    integral over s.
     """
 
     strengths: Array
     weights: Array
     along: Array
     steps: Array
-
-    @property
-    def mass_error(self) -> float:
-        """How far the weights are from summing to 1."""
-        return abs(float(self.weights.sum()) - 1)
 
 
 class TiltLaw:
@@ -158,7 +153,12 @@ class TiltLaw:
         top = np.sqrt(typical + 10 * np.sqrt(spread)) + 2 * np.sqrt(log_n)
         while True:
             s = np.linspace(floor, top, 401)[1:]
-            logs = self._log_saddle_density(s**2) + np.log(s)
+            # the leading saddle-point approximation is good enough to choose a range
+            x = s**2
+            theta = self.saddles(x)
+            second = np.array([self._cumulants(at)[1] for at in theta])
+            logs = np.asarray(self.log_transform(theta) - theta * x - 0.5 * np.log(second))
+            logs = logs + np.log(s)
             heavy = logs + np.minimum(s**2, log_n)
             keep = (logs > logs.max() - NEGLIGIBLE) | (heavy > heavy.max() - NEGLIGIBLE)
             if not keep[-1]:
@@ -166,9 +166,3 @@ class TiltLaw:
             top *= 1.5
         first, last = np.flatnonzero(keep)[[0, -1]]
         return floor if first == 0 else float(s[first - 1]), float(s[min(last + 1, len(s) - 1)])
-
-    def _log_saddle_density(self, x: Array) -> Array:
-        """Leading saddle-point approximation, good enough to choose a range."""
-        theta = self.saddles(x)
-        second = np.array([self._cumulants(at)[1] for at in theta])
-        return np.asarray(self.log_transform(theta) - theta * x - 0.5 * np.log(second))

@@ -1,4 +1,4 @@
-// Numbers as readers see them: the same rules as in numbers.py.
+// Numbers as readers see them: the same rules as in core/shown.py.
 
 const LARGEST = 1e7;
 const SMALLEST = 1e-4;

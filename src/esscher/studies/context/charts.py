@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
+from esscher.core.shown import counted
 from esscher.show.cells import heatmap, map_height, picked_title, picking
 from esscher.show.chart import (
     HEIGHT,
@@ -25,9 +26,8 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import finite, records
-from esscher.show.numbers import counted
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
-from esscher.studies.context.study import Context, HeadContext, longest_first
+from esscher.studies.context.study import Context, longest_first
 
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
@@ -51,59 +51,63 @@ CHANGES = Series(
 )
 
 
-def context(found: Context) -> ChartType:
+def context(result: Context) -> ChartType:
     """Draw the share of heads done at every length, and the length of every head."""
-    height = map_height(len({head.layer for head in found.heads}))
-    panels = [_saturation(found, max(height, HEIGHT)), _lengths(found)]
-    note = f"{BAND}. {_marks(found)}"
-    return figure(panels, _title(found), note=note, least=WIDE, apart=True)
+    height = map_height(len({head.layer for head in result.heads}))
+    panels = [_saturation(result, max(height, HEIGHT)), _lengths(result)]
+    note = f"{BAND}. {_marks(result)}"
+    return figure(panels, _title(result), note=note, least=WIDE, apart=True)
 
 
-def saturation(found: Context) -> ChartType:
+def saturation(result: Context) -> ChartType:
     """Draw the share of heads that are within the tolerance at every length, with its band."""
-    return figure([_saturation(found)], _title(found), note=BAND)
+    return figure([_saturation(result)], _title(result), note=BAND)
 
 
-def lengths(found: Context) -> ChartType:
+def lengths(result: Context) -> ChartType:
     """Draw the context that every head uses."""
-    return figure([_lengths(found)], _title(found), note=_marks(found))
+    return figure([_lengths(result)], _title(result), note=_marks(result))
 
 
-def explorer(found: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw lengths and changes of every head, and the curves of the one that is picked."""
-    first = longest_first(found.table()).iloc[0]
+    first = longest_first(result.table()).iloc[0]
     chosen = int(first["layer"]), int(first["head"])
     if heads is not None:
-        check_heads(heads, _places(found))
+        check_heads(heads, [(head.layer, head.head) for head in result.heads])
         chosen = heads[0]
     pick = picking(*chosen)
-    rows = records(found.table())
+    rows = records(result.table())
     panels = [
-        _lengths(found, pick),
+        _lengths(result, pick),
         heatmap(rows, "last_change", "last change", colours=SHARES, pick=pick),
         heatmap(rows, "exponent", "exponent of changes", colours=SHARES, pick=pick),
-        _picked(found, pick),
+        _picked(result, pick),
     ]
-    note = f"{_marks(found)}; bar: 95% interval of the tokens used"
-    return figure(panels, _title(found), note=note, least=WIDE, apart=True, pick=pick)
+    note = f"{_marks(result)}; bar: 95% interval of the tokens used"
+    return figure(panels, _title(result), note=note, least=WIDE, apart=True, pick=pick)
 
 
-def curves(found: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw what is still to come at every length for chosen heads, and where it is tolerable.
 
     Unless heads are given six, from the one that uses the shortest context to the longest.
     """
     if heads is None:
-        order = sorted(found.heads, key=lambda head: _used(head.length))
+        order = sorted(
+            result.heads, key=lambda head: math.inf if head.length is None else head.length
+        )
         at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
         heads = [(order[i].layer, order[i].head) for i in at]
-    check_heads(heads, _places(found))
-    tolerance, longest = found.study.tolerance, found.lengths[-1]
+    check_heads(heads, [(head.layer, head.head) for head in result.heads])
+    tolerance, longest = result.study.tolerance, result.lengths[-1]
     rows: list[dict[str, Any]] = []
     done: list[dict[str, Any]] = []
     for pair in heads:
-        head = found.head(*pair)
-        name = f"head {pair[0]}.{pair[1]}: {_words(head)}"
+        head = result.head(*pair)
+        used = head.note if head.length is None else f"{head.length:,.0f}"
+        mark = " (extrapolated)" if head.extrapolated else ""
+        name = f"head {pair[0]}.{pair[1]}: {used}{mark}"
         curve = {"head": name, "line": SUM}
         summed = any(finite(rest, log=True) for rest in head.rest)
         if summed:
@@ -112,7 +116,7 @@ def curves(found: Context, heads: Sequence[tuple[int, int]] | None = None) -> Ch
             curve["line"], values = DOUBLING, head.change
         rows += [
             curve | {"context": at, "rest": finite(value, log=True)}
-            for at, value in zip(found.lengths, values, strict=False)
+            for at, value in zip(result.lengths, values, strict=False)
         ]
         if head.length is not None:
             end = {"head": name, "context": head.length, "rest": tolerance}
@@ -122,23 +126,23 @@ def curves(found: Context, heads: Sequence[tuple[int, int]] | None = None) -> Ch
                 rows += [one | {"line": EXTRAPOLATED} for one in (start, end)]
     names = list(dict.fromkeys(row["head"] for row in rows))
     kinds = [kind for kind in (SUM, EXTRAPOLATED, DOUBLING) if kind in {r["line"] for r in rows}]
-    x = _along([*found.lengths, *(row["context"] for row in rows)])
+    x = _along([*result.lengths, *(row["context"] for row in rows)])
     y = Axis(
         "rest", REST, log=True, limits=limits([tolerance, *(r["rest"] for r in rows)], log=True)
     )
     series = Series("head", names)
     drawn = panel(
-        guides([_tolerance(found)], x, y, turned=True),
+        guides([_tolerance(result)], x, y, turned=True),
         lines(rows, x, y, series, dashes=Series("line", kinds)),
         points([row for row in rows if row["line"] != EXTRAPOLATED], x, y, series),
         ticks(done, x, y, series),
         height=150.0,
     )
-    return figure([drawn], _title(found), note="upright strokes: tokens that the heads use")
+    return figure([drawn], _title(result), note="upright strokes: tokens that the heads use")
 
 
-def _nothing(found: Context) -> str | None:
-    return None if found.heads else "no passage of the run is complete"
+def _nothing(result: Context) -> str | None:
+    return None if result.heads else "no passage of the run is complete"
 
 
 DRAWINGS = (
@@ -175,35 +179,34 @@ DRAWINGS = (
 )
 
 
-def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
+def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
     """Share of heads whose length is at most L; the band from the ends of their intervals."""
-    longest, last = found.lengths[-1], _last(found)
+    longest, last = result.lengths[-1], _last(result)
     lengths, early, late = (
-        np.sort([_used(value) for value in values])
+        np.sort([math.inf if value is None else value for value in values])
         for values in (
-            [head.length for head in found.heads],
-            [head.interval[0] for head in found.heads],
-            [head.interval[1] for head in found.heads],
+            [head.length for head in result.heads],
+            [head.interval[0] for head in result.heads],
+            [head.interval[1] for head in result.heads],
         )
     )
-    ends = np.concatenate([lengths, early, late, [found.lengths[0]]])
+    ends = np.concatenate([lengths, early, late, [result.lengths[0]]])
     first = float(ends.min()) / 1.1
     places = np.unique([first, longest, last, *ends[ends <= last]])
+    shares = [
+        np.searchsorted(values, places, side="right") / len(values)
+        for values in (lengths, late, early)
+    ]
     rows: list[dict[str, Any]] = [
-        {
-            "context": float(at),
-            "share": _share(lengths, at),
-            "low": _share(late, at),
-            "high": _share(early, at),
-        }
-        for at in places
+        {"context": float(at), "share": float(share), "low": float(low), "high": float(high)}
+        for at, share, low, high in zip(places, *shares, strict=True)
     ]
     parts = [row | {"line": "measured"} for row in rows if row["context"] <= longest]
     parts += [row | {"line": "extrapolated"} for row in rows if row["context"] >= longest]
     x = Axis("context", "tokens of context", log=True, limits=(first, last))
     y = Axis("share", "share of heads", limits=(0.0, 1.15))
     blocks = [lines(parts, x, y, dashes=MEASURED, step=True)]
-    if len(found.study.cells()) > 1:  # one passage has no intervals
+    if len(result.study.cells()) > 1:  # one passage has no intervals
         blocks.insert(0, bands(rows, x, y, step=True))
     endless = int(np.isinf(lengths).sum())
     if endless:
@@ -212,13 +215,13 @@ def _saturation(found: Context, height: float = HEIGHT) -> ChartType:
     return panel(
         *blocks,
         guides([{"at": longest, "name": "longest context"}], x, y, upright=True, turned=True),
-        title=f"heads within {100 * found.study.tolerance:g}% of the end",
+        title=f"heads within {100 * result.study.tolerance:g}% of the end",
         height=height,
     )
 
 
-def _lengths(found: Context, pick: alt.Parameter | None = None) -> ChartType:
-    rows = records(found.table())
+def _lengths(result: Context, pick: alt.Parameter | None = None) -> ChartType:
+    rows = records(result.table())
     return heatmap(
         rows,
         "length",
@@ -230,16 +233,16 @@ def _lengths(found: Context, pick: alt.Parameter | None = None) -> ChartType:
     )
 
 
-def _picked(found: Context, pick: alt.Parameter) -> ChartType:
+def _picked(result: Context, pick: alt.Parameter) -> ChartType:
     """Changes of the head that is picked, what is still to come, and where that is tolerable."""
     change, rest, used = CHANGES.names
     rows, done = [], []
-    for head in found.heads:
+    for head in result.heads:
         place = {"layer": head.layer, "head": head.head}
         for curve, values in ((change, head.change), (rest, head.rest)):
             rows += [
                 place | {"curve": curve, "context": at, "change": finite(value, log=True)}
-                for at, value in zip(found.lengths, values, strict=False)
+                for at, value in zip(result.lengths, values, strict=False)
             ]
         if head.length is not None:
             done.append(
@@ -247,16 +250,16 @@ def _picked(found: Context, pick: alt.Parameter) -> ChartType:
                 | {
                     "curve": used,
                     "context": head.length,
-                    "change": found.study.tolerance,
+                    "change": result.study.tolerance,
                     "low": head.interval[0],
                     "high": head.interval[1],
                 }
             )
-    x = _along([*found.lengths, _last(found)])
-    known = [found.study.tolerance, *(row["change"] for row in rows)]
+    x = _along([*result.lengths, _last(result)])
+    known = [result.study.tolerance, *(row["change"] for row in rows)]
     y = Axis("change", "relative change", log=True, limits=limits(known, log=True))
     return panel(
-        guides([_tolerance(found)], x, y, turned=True),
+        guides([_tolerance(result)], x, y, turned=True),
         lines(rows, x, y, CHANGES, pick=pick),
         points(rows, x, y, CHANGES, pick=pick),
         points(done, x, y, CHANGES, across=True, pick=pick),
@@ -268,44 +271,25 @@ def _along(values: Sequence[float | None]) -> Axis:
     return Axis("context", "tokens of context L", log=True, limits=limits(values, log=True))
 
 
-def _tolerance(found: Context) -> dict[str, Any]:
-    tolerance = found.study.tolerance
+def _tolerance(result: Context) -> dict[str, Any]:
+    tolerance = result.study.tolerance
     return {"at": tolerance, "name": f"tolerance {100 * tolerance:g}%"}
 
 
-def _last(found: Context) -> float:
+def _last(result: Context) -> float:
     """The longest context that is drawn."""
-    longest = found.lengths[-1]
-    ends = [value for head in found.heads for value in (head.length, *head.interval)]
+    longest = result.lengths[-1]
+    ends = [value for head in result.heads for value in (head.length, *head.interval)]
     known = [value for value in ends if value is not None]
     return float(np.clip(max(known, default=longest), 1.5 * longest, BEYOND * longest))
 
 
-def _share(values: Any, at: float) -> float:
-    """How many of the sorted values are at most so large."""
-    return float(np.searchsorted(values, at, side="right") / len(values))
+def _marks(result: Context) -> str:
+    return f"×: still changing at {result.lengths[-1]:,}; {FARTHER}: extrapolated"
 
 
-def _used(length: float | None) -> float:
-    return math.inf if length is None else length
-
-
-def _words(head: HeadContext) -> str:
-    if head.length is None:
-        return head.note
-    return f"{head.length:,.0f}" + (" (extrapolated)" if head.extrapolated else "")
-
-
-def _places(found: Context) -> list[tuple[int, int]]:
-    return [(head.layer, head.head) for head in found.heads]
-
-
-def _marks(found: Context) -> str:
-    return f"×: still changing at {found.lengths[-1]:,}; {FARTHER}: extrapolated"
-
-
-def _title(found: Context) -> str:
-    study = found.study
+def _title(result: Context) -> str:
+    study = result.study
     return (
         f"{study.model_record.name} on {study.text_record.source}: context used by its heads, "
         f"{counted(study.passages, 'passage')}, longest context {study.context:,}"

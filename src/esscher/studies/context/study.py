@@ -38,6 +38,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models.outline import Outline
 from esscher.math.statistics import LEVEL
+from esscher.math.statistics.records import Ends, Numbers, finite, finite_numbers
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
@@ -75,67 +76,36 @@ def relative_changes(changes: Array, norms: Array) -> Array:
 
 
 class ContextLength(Record, frozen=True, kw_only=True):
-    """Numbers of a :class:`Saturation`, None for those that do not exist."""
-
-    length: float | None
-    open: bool
-    interval: tuple[float | None, float | None]
-    extrapolated: bool
-    limit: float | None
-    exponent: float | None
-    rest: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Saturation:
     """Where a head stops gaining.
 
     Attributes
     ----------
     length
-        Context length at which what is still to come is within the tolerance; infinite if the end
-        is open.
+        Context length at which what is still to come is within the tolerance; None if the end is
+        open.
+    open
+        Whether changes are beyond the tolerance and do not fall.
     interval
-        Its interval over passages. An upper end that is open stands at the limit; a lower one is
-        infinite. One passage has none: both ends are not a number.
+        Interval of the length over passages. An upper end that is open stands at the limit; a lower
+        one is None. One passage has neither.
     extrapolated
         Whether the length lies beyond the longest context.
-    exponent
-        b of c(L) ~ L^-b over the last doublings; not a number with fewer than two.
-    rest
-        What is still to come at every length, as far as it is measured and by the fitted tail.
     limit
-        Most tokens that the head can see; infinite if that is not known.
+        Most tokens that the head can see; None if that is not known.
+    exponent
+        b of c(L) ~ L^-b over the last doublings; None with fewer than two.
+    rest
+        What is still to come at every length, as far as it is measured and by the fitted tail; None
+        where it has no sum.
     """
 
-    length: float
-    interval: tuple[float, float]
+    length: float | None
+    open: bool
+    interval: Ends
     extrapolated: bool
-    exponent: float
-    rest: Array
-    limit: float = np.inf
-
-    @property
-    def is_open(self) -> bool:
-        """Whether changes are beyond the tolerance and do not fall."""
-        return not np.isfinite(self.length)
-
-    def record(self) -> ContextLength:
-        """Return what is stored; None for what there is not."""
-
-        def plain(value: float) -> float | None:
-            return float(value) if np.isfinite(value) else None
-
-        low, high = self.interval
-        return ContextLength(
-            length=plain(self.length),
-            open=self.is_open,
-            interval=(plain(low), plain(high)),
-            extrapolated=self.extrapolated,
-            limit=plain(self.limit),
-            exponent=plain(self.exponent),
-            rest=tuple(plain(value) for value in self.rest),
-        )
+    limit: float | None
+    exponent: float | None
+    rest: Numbers
 
 
 def saturation(
@@ -145,7 +115,7 @@ def saturation(
     tolerance: float,
     seed: int,
     limit: float = np.inf,
-) -> Saturation:
+) -> ContextLength:
     """Where one head stops gaining, with an interval from resampled passages.
 
     Changes of resampled passages are spread by Student's quantile over the normal one. Of 200
@@ -187,92 +157,66 @@ def saturation(
             drawn.append(_solve(spread, lengths, tolerance, limit)[0])
         low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         ends = (min(float(low), length), min(max(float(high), length), limit))
-    extrapolated = bool(lengths[-1] < length < np.inf)
-    return Saturation(length, ends, extrapolated, exponent, rest, limit)
+    return ContextLength(
+        length=finite(length),
+        open=not np.isfinite(length),
+        interval=(finite(ends[0]), finite(ends[1])),
+        extrapolated=bool(lengths[-1] < length < np.inf),
+        limit=finite(limit),
+        exponent=finite(exponent),
+        rest=finite_numbers(rest),
+    )
 
 
 def _solve(
     relative: Array, lengths: NDArray[np.int64], tolerance: float, limit: float
 ) -> tuple[float, float, Array]:
-    """Length (infinite: open), exponent, and what is still to come at every length."""
+    """Length (infinite: open), exponent, and what is still to come at every length.
+
+    Beyond the longest context changes are ``c(L) = last (2L/longest)^-b`` with ``b >= 0``.
+    """
     last, longest = float(relative[-1]), float(lengths[-1])
-    exponent = _exponent(relative, lengths, limit)
-    law = _Tail(last, longest, max(exponent, 0.0) if np.isfinite(exponent) else 0.0)
-    rest = np.append(np.cumsum(relative[::-1])[::-1], 0.0) + law.beyond_longest(limit)
+    # c(L) ~ L^-b over the last doublings below the limit
+    below = np.flatnonzero(lengths[:-1] < limit)[-FITTED:]
+    exponent = float("nan")
+    if len(below) > 1:
+        x = np.log(lengths[below].astype(np.float64))
+        x = x - x.mean()
+        exponent = float(-(x @ np.log(np.maximum(relative[below], SMALLEST))) / (x @ x))
+    b = max(exponent, 0.0) if np.isfinite(exponent) else 0.0
+    ratio = 2.0**-b
+    # c(longest) + c(2 longest) + ... up to the limit; infinite if it has no sum
+    tail = 0.0
+    if limit > longest and last > 0:
+        if ratio == 1.0:
+            tail = float(last * np.log2(limit / longest))
+        else:
+            tail = float(last * ratio * (1 - (limit / longest) ** -b) / (1 - ratio))
+    rest = np.append(np.cumsum(relative[::-1])[::-1], 0.0) + tail
+
     within = np.flatnonzero(rest <= tolerance)
-    if within.size:
-        return _crossing(rest, lengths, int(within[0]), tolerance, limit), exponent, rest
+    if within.size:  # it crosses the tolerance between the length before i and length i
+        i = int(within[0])
+        upper = min(float(lengths[i]), limit)
+        if i == 0:
+            return upper, exponent, rest
+        if upper == limit:  # nothing is left there
+            share = 1 - tolerance / rest[i - 1]
+        else:  # a straight line in logarithms, as a power law is
+            share = np.log(rest[i - 1] / tolerance) / np.log(rest[i - 1] / max(rest[i], SMALLEST))
+        return float(lengths[i - 1] * (upper / lengths[i - 1]) ** share), exponent, rest
     if last <= tolerance:
         return min(longest, limit), exponent, rest
-    return law.solve(tolerance, limit), exponent, rest
-
-
-def _crossing(
-    rest: Array, lengths: NDArray[np.int64], i: int, tolerance: float, limit: float
-) -> float:
-    """Where the rest crosses the tolerance; length i is the first at which it is within it."""
-    upper = min(float(lengths[i]), limit)
-    if i == 0:
-        return upper
-    if upper == limit:  # nothing is left there
-        share = 1 - tolerance / rest[i - 1]
-    else:  # a straight line in logarithms, as a power law is
-        share = np.log(rest[i - 1] / tolerance) / np.log(rest[i - 1] / max(rest[i], SMALLEST))
-    return float(lengths[i - 1] * (upper / lengths[i - 1]) ** share)
-
-
-def _exponent(changes: Array, lengths: NDArray[np.int64], limit: float) -> float:
-    """The b of c(L) ~ L^-b over the last doublings below the limit."""
-    below = np.flatnonzero(lengths[:-1] < limit)[-FITTED:]
-    if len(below) < 2:
-        return float("nan")
-    x = np.log(lengths[below].astype(np.float64))
-    x = x - x.mean()
-    return float(-(x @ np.log(np.maximum(changes[below], SMALLEST))) / (x @ x))
-
-
-@dataclass(frozen=True)
-class _Tail:
-    """Changes beyond the longest context: ``c(L) = last (2L/longest)^-b``, b >= 0.
-
-    Attributes
-    ----------
-    last
-        The last measured change, c(longest/2).
-    longest
-        Longest context that was measured.
-    exponent
-        b; 0 for changes that do not fall.
-    """
-
-    last: float
-    longest: float
-    exponent: float
-
-    def beyond_longest(self, limit: float) -> float:
-        """``c(longest) + c(2 longest) + ...`` up to the limit; infinite if it has no sum."""
-        if limit <= self.longest or self.last == 0:
-            return 0.0
-        ratio = 2.0**-self.exponent
-        if ratio == 1.0:
-            return float(self.last * np.log2(limit / self.longest))
-        left = (limit / self.longest) ** -self.exponent
-        return float(self.last * ratio * (1 - left) / (1 - ratio))
-
-    def solve(self, tolerance: float, limit: float) -> float:
-        """Length beyond the longest from which the sum is the tolerance; infinite if there is none.
-
-        With u = L/limit the sum from L on is ``c(limit) (u^-b - 1)/(1 - r)``.
-        """
-        b = self.exponent
-        if 2.0**-b == 1.0:
-            return np.inf
-        if np.isfinite(limit):
-            at_limit = self.last * (2 * limit / self.longest) ** -b
-            log_share = -np.log1p(tolerance * (1 - 2.0**-b) / at_limit) / b
-            return float(limit * np.exp(log_share))
-        log_factor = np.log(self.beyond_longest(limit) / tolerance) / b
-        return float(self.longest * np.exp(log_factor)) if log_factor < np.log(FARTHEST) else np.inf
+    if ratio == 1.0:
+        return np.inf, exponent, rest
+    if np.isfinite(limit):
+        # with u = L/limit the sum from L on is c(limit) (u^-b - 1)/(1 - r)
+        at_limit = last * (2 * limit / longest) ** -b
+        log_share = -np.log1p(tolerance * (1 - ratio) / at_limit) / b
+        return float(limit * np.exp(log_share)), exponent, rest
+    log_factor = np.log(tail / tolerance) / b
+    far = float(longest * np.exp(log_factor)) if log_factor < np.log(FARTHEST) else np.inf
+    return far, exponent, rest
 
 
 # The result: how long a context each head of a decoder uses.
@@ -378,18 +322,18 @@ def count_done(heads: Sequence[HeadContext], tokens: int) -> dict[str, int]:
     By the interval of the length, never by the length alone: without an interval (one passage) all
     heads are undecided.
     """
-    found = dict.fromkeys(DONE, 0)
+    counts = dict.fromkeys(DONE, 0)
     for head in heads:
         low, high = head.interval
         if high is None:
-            found["undecided"] += 1
+            counts["undecided"] += 1
         elif high <= tokens:
-            found["done"] += 1
+            counts["done"] += 1
         elif low is None or low > tokens:  # an open end, or one beyond
-            found["not yet"] += 1
+            counts["not yet"] += 1
         else:
-            found["undecided"] += 1
-    return found
+            counts["undecided"] += 1
+    return counts
 
 
 def longest_first(heads: pd.DataFrame) -> pd.DataFrame:
@@ -408,19 +352,17 @@ def assemble(study: ContextStudy, cells: Mapping[str, Cell], run: CellRun) -> Co
             # most tokens that the heads of a layer can see: its window, or what the model reads
             window, reads = windows[layer], study.model_record.max_positions
             limit = float(reads if window is None else min(window, reads))
-            own, norm = squares[:, layer, head], norms[:, layer, head]
-            found = saturation(own, norm, lengths, study.tolerance, study.seed, limit)
-            change = relative_changes(own, norm).tolist()
-            note = (
-                f"still changing by {change[-1]:.0%} at {study.context:,}" if found.is_open else ""
-            )
+            square, norm = squares[:, layer, head], norms[:, layer, head]
+            length = saturation(square, norm, lengths, study.tolerance, study.seed, limit)
+            change = relative_changes(square, norm).tolist()
+            note = f"still changing by {change[-1]:.0%} at {study.context:,}" if length.open else ""
             heads.append(
                 HeadContext(
                     layer=layer,
                     head=head,
                     change=tuple(change),
                     note=note,
-                    **structs.asdict(found.record()),
+                    **structs.asdict(length),
                 )
             )
     return Context.of(
@@ -438,10 +380,10 @@ def _arrays(cells: Mapping[str, Cell], doublings: int, run: CellRun) -> tuple[Ar
     squares: list[Array] = []
     norms: list[Array] = []
     for name, cell in cells.items():
-        about: PassageCell = cell.about
-        alike = len({len(row) for row in about.norms}) == 1
-        norm = np.array(about.norms if alike else [], dtype=np.float64)
-        sound = norm.ndim == 2 and len(about.windows) == len(norm)
+        passage: PassageCell = cell.about
+        alike = len({len(row) for row in passage.norms}) == 1
+        norm = np.array(passage.norms if alike else [], dtype=np.float64)
+        sound = norm.ndim == 2 and len(passage.windows) == len(norm)
         if not sound or (norms and norms[0].shape != norm.shape):
             raise run.damaged(name, "its heads are not those of the others")
         if "square" not in cell.table or len(cell.table) != norm.size * doublings:

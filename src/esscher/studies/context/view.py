@@ -6,31 +6,31 @@ import math
 
 import numpy as np
 
+from esscher.core.shown import counted, shown
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import counted, shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.context.study import Context, count_done, longest_first
 
 
-def summary(found: Context, name: str) -> Summary:
+def summary(result: Context, name: str) -> Summary:
     """Say what was measured and what matters of it; ``name`` is that of the run."""
-    study = found.study
+    study = result.study
     subject = (
         f"{study.model_record.name} on {study.text_record.source}, up to {study.context:,} tokens, "
         f"{counted(study.passages, 'passage')}, tolerance {100 * study.tolerance:g}%"
     )
-    tables = [_heads(found, name)] if found.heads else []
-    cards = _cards(found) if found.heads else []
+    tables = [_heads(result, name)] if result.heads else []
+    cards = _cards(result) if result.heads else []
     return Summary("Context lengths of heads", subject, cards, tables)
 
 
-def _cards(found: Context) -> list[Card]:
+def _cards(result: Context) -> list[Card]:
     """Heads that are done, those that gain beyond, those with an open end, the median."""
-    frame, longest = found.table(), found.study.context
+    frame, longest = result.table(), result.study.context
     length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
 
-    done = count_done(found.heads, longest // 2)
+    done = count_done(result.heads, longest // 2)
 
     def used(quantile: float) -> str:
         value = float(length.quantile(quantile, "nearest"))
@@ -40,7 +40,7 @@ def _cards(found: Context) -> list[Card]:
         Card(
             f"{done['done']} of {total}",
             f"heads are done by {longest // 2:,} tokens",
-            f"within {100 * found.study.tolerance:g}% of their final output, by their intervals; "
+            f"within {100 * result.study.tolerance:g}% of their final output, by their intervals; "
             f"{done['not yet']} are not, {done['undecided']} undecided",
         ),
         Card(
@@ -61,7 +61,7 @@ def _cards(found: Context) -> list[Card]:
     ]
 
 
-def _heads(found: Context, name: str) -> Table:
+def _heads(result: Context, name: str) -> Table:
     return Table(
         title="All heads",
         name=f"{name}-heads",
@@ -91,7 +91,7 @@ def _heads(found: Context, name: str) -> Table:
             Column("open", "open", shown=False),
             Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
         ],
-        data=data_of(found.table()),
+        data=data_of(result.table()),
         caption="Brackets are 95% intervals from resampled passages; one passage has none.",
         sort=("last_change", True),
     )
@@ -103,9 +103,9 @@ def _heads(found: Context, name: str) -> Table:
 SHOWN = 12
 
 
-def print_result(found: Context, console: PlainConsole, everything: bool = False) -> None:
+def print_result(result: Context, console: PlainConsole, everything: bool = False) -> None:
     """Print the heads that use most."""
-    heads = found.table()
+    heads = result.table()
     if heads.empty:
         return
     heads = longest_first(heads)

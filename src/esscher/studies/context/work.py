@@ -26,19 +26,19 @@ SINKS = 4
 
 def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> ContextWork:
     """Take passages from the beginning of the text."""
-    found = first_passages(loaded, study.text, study.passages, study.length, study.column)
+    text = first_passages(loaded, study.text, study.passages, study.length, study.column)
     queries = int(study.query_count)
-    if found.context < study.length and isinstance(study.query_count, AtMost):
-        queries = min(queries, max(1, found.context // 4))
+    if text.context < study.length and isinstance(study.query_count, AtMost):
+        queries = min(queries, max(1, text.context // 4))
     study = study.fitted(
-        found,
+        text,
         loaded.outline,
-        context=found.context - queries + 1,
+        context=text.context - queries + 1,
         query_count=queries,
-        passages=len(found),
+        passages=len(text),
     )
-    study = replace(study, model=loaded.record, text=found.record)
-    return ContextWork(study, model, found.passages)
+    study = replace(study, model=loaded.record, text=text.record)
+    return ContextWork(study, model, text.passages)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ by that factor in every layer. Hence a fixed gain.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -35,7 +34,7 @@ from esscher.math.limits.mapping import AffineMap
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell
 from esscher.runs.study import OneBatch
-from esscher.studies.deep.result import StackCell
+from esscher.studies.deep.result import DeepCell
 from esscher.studies.deep.study import DeepStackStudy
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
@@ -86,38 +85,25 @@ def random_stack(
                 f"{max(spectrum[0], 0.0):.2g} of {spectrum[-1]:.2g}; give a larger residual, or at "
                 f"most {number} layers"
             )
-        layer = _layer(law, number, horizon, residual, output_scale, tau, seed)
+        rng = random_stream(seed, "deep stack", number)
+        matrix, square = rng.standard_normal((2, dim, dim))
+        direction = rng.standard_normal(dim)
+        head = law_head(
+            law,
+            matrix=horizon * matrix / np.linalg.norm(matrix, 2),
+            tau=tau * direction / np.linalg.norm(direction),
+        )
+        q, r = np.linalg.qr(square)
+        output = output_scale * q * np.sign(np.diag(r))  # signs: uniform over the orthogonal group
+        plain = AttentionLayer((head,), (output,), residual=residual)
+        mean, covariance = plain.limit_map(law).push(law.mean, law.covariance)
+        factor = np.sqrt(dim / (mean @ mean + np.trace(covariance)))
+        layer = AttentionLayer((head,), (factor * output,), residual=factor * residual)
         mean, covariance = layer.limit_map(law).push(law.mean, law.covariance)
         law = Gaussian(mean, covariance)
         layers.append(layer)
     stack = GaussianStack(layers)
     return stack, stack.propagate(Gaussian(dim=dim))
-
-
-def _layer(
-    law: Gaussian,
-    number: int,
-    horizon: float,
-    residual: float,
-    output_scale: float,
-    tau: float,
-    seed: int,
-) -> AttentionLayer:
-    """One layer, set on the law that reaches it."""
-    rng, d = random_stream(seed, "deep stack", number), law.dim
-    matrix, other = rng.standard_normal((2, d, d))
-    direction = rng.standard_normal(d)
-    head = law_head(
-        law,
-        matrix=horizon * matrix / np.linalg.norm(matrix, 2),
-        tau=tau * direction / np.linalg.norm(direction),
-    )
-    q, r = np.linalg.qr(other)
-    output = output_scale * q * np.sign(np.diag(r))  # signs: uniform over the orthogonal group
-    plain = AttentionLayer((head,), (output,), residual=residual)
-    mean, covariance = plain.limit_map(law).push(law.mean, law.covariance)
-    factor = np.sqrt(d / (mean @ mean + np.trace(covariance)))
-    return AttentionLayer((head,), (factor * output,), residual=factor * residual)
 
 
 def depth_maps(limit: StackLimit) -> list[AffineMap]:
@@ -129,8 +115,6 @@ def depth_maps(limit: StackLimit) -> list[AffineMap]:
     return maps
 
 
-#: Errors of a layer: of each token against the affine limit of its own input, and of the moments.
-METRICS = ("map", "mean", "cov")
 #: Coordinates whose means and covariances are kept, to compare with the recursion.
 COORDINATES = 16
 #: Type of the arithmetic of attention, and the relative error it leaves in a token.
@@ -144,28 +128,18 @@ def push_tokens(stack: GaussianStack, tokens: Array, dtype: str = DTYPE) -> Iter
         moved = layer.residual * x + layer.bias
         for head, output in zip(layer.heads, layer.output, strict=True):
             tilts, keys, values = head.tokens(x)
-            found = attention_outputs(tilts, keys, values, dtype=dtype)[0]
-            moved += found.astype(np.float64) @ output.T
+            outputs = attention_outputs(tilts, keys, values, dtype=dtype)[0]
+            moved += outputs.astype(np.float64) @ output.T
         x = moved
         yield x
 
 
-@dataclass(frozen=True, eq=False)
-class StackErrors:
-    """Errors of one sample after one layer, and its moments."""
-
-    map: float
-    mean: float
-    cov: float
-    moments: Array
-
-
 def layer_errors(
     stack: GaussianStack, limit: StackLimit, tokens: Array, dtype: str = DTYPE
-) -> Iterator[StackErrors]:
-    """Yield the errors after every layer, relative to the size of that layer's tokens.
+) -> Iterator[tuple[dict[str, float], Array]]:
+    """Yield errors after every layer, relative to the size of that layer's tokens, and moments.
 
-    ``map``: root mean square of ``x_i - T(own input of i)`` with T the affine limit of the layers
+    ``map``: root mean square of ``x_i - T(input of i)`` with T the affine limit of the layers
     so far. ``mean``: norm of the error of the mean. Both are divided by the root mean square norm
     of a token in the limit. ``cov``: Frobenius norm of the error of the covariance, divided by
     that of the covariance.
@@ -179,12 +153,12 @@ def layer_errors(
         centred = x - sample_mean
         # divided by n - 1: unbiased for independent tokens, so that only attention biases it
         sample_cov = centred.T @ centred / (len(x) - 1)
-        yield StackErrors(
-            map=float(np.sqrt(np.mean(np.sum(off**2, axis=1))) / size),
-            mean=float(np.linalg.norm(sample_mean - mean) / size),
-            cov=float(np.linalg.norm(sample_cov - covariance) / np.linalg.norm(covariance)),
-            moments=moment_entries(sample_mean, sample_cov),
-        )
+        errors = {
+            "map": float(np.sqrt(np.mean(np.sum(off**2, axis=1))) / size),
+            "mean": float(np.linalg.norm(sample_mean - mean) / size),
+            "cov": float(np.linalg.norm(sample_cov - covariance) / np.linalg.norm(covariance)),
+        }
+        yield errors, moment_entries(sample_mean, sample_cov)
 
 
 def moment_entries(mean: Array, covariance: Array) -> Array:
@@ -195,33 +169,27 @@ def moment_entries(mean: Array, covariance: Array) -> Array:
 
 
 def measure_replicate(
-    stack: GaussianStack, limit: StackLimit, sizes: Sequence[int], replicate: int, seed: int
+    source: tuple[GaussianStack, StackLimit], sizes: Sequence[int], replicate: int, seed: int
 ) -> Cell:
     """One replicate: the first n of the same tokens, for every size n."""
+    stack, limit = source
     rng = random_stream(seed, "deep tokens", replicate)
     tokens = Gaussian(dim=limit.means.shape[1]).sample(sizes[-1], rng)
     rows: list[tuple[int, int, str, int, float]] = []
     for n in sizes:
-        for i, found in enumerate(layer_errors(stack, limit, tokens[:n])):
-            rows += [(n, i, metric, 0, getattr(found, metric)) for metric in METRICS]
+        for i, (errors, moments) in enumerate(layer_errors(stack, limit, tokens[:n])):
+            rows += [(n, i, metric, 0, error) for metric, error in errors.items()]
             if n in sizes[-2:]:  # the limit is extrapolated from two sizes
-                rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(found.moments)]
+                rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(moments)]
     columns = ["n", "layer", "quantity", "entry", "value"]
-    return Cell(StackCell(replicate=replicate), pd.DataFrame(rows, columns=columns))
+    return Cell(DeepCell(number=replicate), pd.DataFrame(rows, columns=columns))
 
 
 def draw_stack(study: DeepStackStudy, executor: CellExecutor) -> OneBatch:
     """Draw the stack, and say so if it is impossible."""
     source = executor.share(study.stack())
     tasks = {
-        name: Task(name, _replicate_cell, (source, study.sizes, number, study.seed))
+        name: Task(name, measure_replicate, (source, study.sizes, number, study.seed))
         for number, name in enumerate(study.cells())
     }
     return OneBatch(study, tasks)
-
-
-def _replicate_cell(
-    source: tuple[GaussianStack, StackLimit], sizes: tuple[int, ...], replicate: int, seed: int
-) -> Cell:
-    stack, limit = source
-    return measure_replicate(stack, limit, sizes, replicate, seed)

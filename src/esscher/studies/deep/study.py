@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from msgspec import Meta
@@ -18,7 +18,7 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.study import Study
-from esscher.studies.deep.result import TERCILES, Deep, DeepCell, StackCell
+from esscher.studies.deep.result import TERCILES, WAYS, Deep, DeepCell
 
 if TYPE_CHECKING:
     from esscher.engine.models import AnyModel, LoadedModel
@@ -37,9 +37,6 @@ COUNT, SHARE, RANGE = 5, 0.5, 8
 PASSAGES = 4
 #: Shortest passage: fewer queries and keys say nothing.
 FEWEST_TOKENS = 16
-
-#: How the samples of different layers go together.
-Way: TypeAlias = Literal["independent", "shared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +111,9 @@ class DeepStudy(ModelStudy[Deep]):
         return replace(self, context=context, passages=passages, sizes=sizes)
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[str, ...]:
         """How the samples of different layers go together: the curves of a layer."""
-        return ("independent", "shared") if self.keys == "both" else (self.keys,)
+        return WAYS if self.keys == "both" else (self.keys,)
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -154,7 +151,7 @@ class DeepStackStudy(Study[Deep]):
     asks = "How does the error grow from layer to layer?"
     next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     unit = "replicates"
-    cell = StackCell
+    cell = DeepCell
     result = Deep
     examples = (
         "esscher deep-stack --depth 12 --dim 8 --horizon 0.5 --residual 1",

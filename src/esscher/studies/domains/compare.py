@@ -214,8 +214,9 @@ def assemble(study: DomainsStudy, cells: Mapping[str, Cell], run: CellRun) -> Do
             middle = np.nanmedian(values, axis=0)
         result = mean_and_interval(middle.T)
         for c, median in enumerate(medians):
-            ends = np.array([result["mean"][c], *result["interval"][c]], dtype=np.float64)
-            value, low, high = _rounded(statistic.backward(ends))
+            ends = result.interval[c] or (np.nan, np.nan)
+            estimate = np.array([result.mean[c], *ends], dtype=np.float64)
+            value, low, high = _rounded(statistic.backward(estimate))
             median[name] = Estimate(value=value, interval=(low, high))
     corpora = []
     for record, row, median in zip(study.corpora, rows, medians, strict=True):

@@ -35,7 +35,7 @@ from esscher.engine.text import (
 from esscher.engine.text.documents import source_name
 from esscher.engine.text.packing import BETWEEN
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.math.theory.cloud_table import MapErrors
+from esscher.math.theory.cloud_table import map_errors
 from esscher.runs.folder import Cell
 from esscher.studies.domains.result import BlockCell, Corpus
 from esscher.studies.domains.study import DomainsStudy
@@ -307,10 +307,10 @@ def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
     count = min(EXACT, len(numbers.tilts))
     rows = rng.choice(len(numbers.tilts), size=count, replace=False)
     logits = np.asarray(numbers.tilts[rows], dtype=np.float64) @ numbers.keys.T
-    map_errors = MapErrors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
+    exact_errors = map_errors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
 
     def corrected(n: Array) -> Array:
-        exact, known = map_errors(n).mean(axis=0), between(rows, n)
+        exact, known = exact_errors(n).mean(axis=0), between(rows, n)
         # All weights on identical values: no error, and nothing to correct.
         ratio = np.divide(exact, known, out=np.ones_like(exact), where=known > 0)
         return np.asarray(between(every, n) * ratio)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from esscher.core.shown import with_error
+from esscher.core.shown import shown, with_error
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.domains.result import STATISTICS, Domains
 

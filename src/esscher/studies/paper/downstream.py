@@ -265,13 +265,13 @@ class SampledKeys:
         """Output of a layer."""
         import torch
 
-        from esscher.studies.deep.sampling import KeySample, sampled_attention
+        from esscher.studies.deep.sampling import sampled_attention
 
         seed, purpose, text, draw = self._key
         stream = random_stream(seed, purpose, text, draw, inputs.layer)
         drawn = self._others[stream.integers(len(self._others), size=self._n)]
         times = torch.from_numpy(np.bincount(drawn, minlength=len(self._certain)))
-        return sampled_attention(inputs, KeySample(torch.from_numpy(self._certain), times))
+        return sampled_attention(inputs, torch.from_numpy(self._certain), times)
 
 
 def _end(reader: PassageReader, attention: SampledKeys | None) -> Tensor:

@@ -318,9 +318,9 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             for j, n in enumerate(sizes):
                 at: Unit = {"n": n, "tokens": cloud.rows}
                 for metric, curve in curves.items():
-                    low, high = curve["interval"][j] or (float("nan"), float("nan"))
+                    low, high = curve.interval[j] or (float("nan"), float("nan"))
                     at |= {
-                        f"{metric}_error": curve["mean"][j],
+                        f"{metric}_error": curve.mean[j],
                         f"{metric}_error_low": low,
                         f"{metric}_error_high": high,
                     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
+from esscher.core.shown import counted
 from esscher.show.cells import ROW, heatmap, map_height, picked_title, picking
 from esscher.show.chart import (
     HEIGHT,
@@ -25,7 +26,6 @@ from esscher.show.chart import (
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.frames import records
-from esscher.show.numbers import counted
 from esscher.show.theme import (
     BLACK,
     BLUE,
@@ -38,22 +38,19 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.plan.result import Check, Mean, Measures, Plan, TaskScore
+from esscher.studies.plan.result import Check, Plan
 from esscher.studies.plan.view import KEY_HEAD, grouped, key_heads, name_of
 
 #: Colours of the first configurations; a chart of lines shows no more.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
-#: The distance from dense, and how to read it.
-KL: tuple[str, Callable[[Measures], Mean | None]] = (
-    "KL to dense (nats per token)",
-    lambda found: found.kl,
-)
-#: What is measured on held-out text; None of what is not.
-MEASURES: dict[str, Callable[[Measures], Mean | None]] = {
-    KL[0]: KL[1],
-    "share with the same most likely token": lambda found: found.top1,
-    "perplexity / dense perplexity": lambda found: found.perplexity_ratio,
-    "relative error of attention outputs": lambda found: found.error,
+#: The distance from dense.
+KL = "KL to dense (nats per token)"
+#: What is measured on held-out text, by the heading of its panel.
+MEASURES = {
+    KL: "kl",
+    "share with the same most likely token": "top1",
+    "perplexity / dense perplexity": "perplexity_ratio",
+    "relative error of attention outputs": "error",
 }
 #: Errors of query heads that share a key head.
 ERRORS = Series(
@@ -72,27 +69,27 @@ WIDE = 170.0
 SURE = "95% intervals over passages"
 
 
-def plan(found: Plan) -> ChartType:
+def overview(plan: Plan) -> ChartType:
     """Draw budgets, costs, layers and calibration; without a check, budgets alone."""
-    check = found.check
+    check = plan.check
     if check is None:
-        return budgets(found)
-    height = max(map_height(len(found.budgets)), HEIGHT)
+        return budgets(plan)
+    height = max(map_height(len(plan.budgets)), HEIGHT)
     parts = [
-        figure([_budgets(found), _calibration(check, height)], least=WIDE, apart=True),
-        figure([_cost(check, *KL, series(check)), _layers(check)], least=WIDE),
+        figure([_budgets(plan), _calibration(check, height)], least=WIDE, apart=True),
+        figure([_cost(check, KL, series(check)), _layers(check)], least=WIDE),
     ]
-    return sheet(parts, _title(found), note=f"{_passages(check)}; black lines and bands: {SURE}")
+    return sheet(parts, _title(plan), note=f"{_passages(check)}; black lines and bands: {SURE}")
 
 
-def budgets(found: Plan) -> ChartType:
+def budgets(plan: Plan) -> ChartType:
     """Draw the tokens that every key head keeps."""
-    return figure([_budgets(found)], _title(found), note=_kept(found))
+    return figure([_budgets(plan)], _title(plan), note=_kept(plan))
 
 
-def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(plan: Plan, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw budgets and errors of every key head, and its query heads for the one picked."""
-    table = key_heads(found)
+    table = key_heads(plan)
     places = [(int(layer), int(head)) for layer, head in table[["layer", KEY_HEAD]].to_numpy()]
     chosen = places[int(table["predicted_error"].to_numpy().argmax())]
     if heads is not None:
@@ -117,73 +114,62 @@ def explorer(found: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Cha
         )
         if column in table
     ]
-    panels.append(_group(found, pick))
-    note = _kept(found) + ("" if len(least) == len(table) else "; ×: all kept, no error")
-    return figure(panels, _title(found), note=note, apart=True, pick=pick)
+    panels.append(_group(plan, pick))
+    note = _kept(plan) + ("" if len(least) == len(table) else "; ×: all kept, no error")
+    return figure(panels, _title(plan), note=note, apart=True, pick=pick)
 
 
-def cost(found: Plan) -> ChartType:
+def cost(plan: Plan) -> ChartType:
     """Draw everything that was measured on held-out text, by configuration."""
-    check = _checked(found)
-    panels = [
-        _cost(check, title, of) for title, of in MEASURES.items() if of(check.planned) is not None
-    ]
+    check = _checked(plan)
+    panels = [_cost(check, title) for title in MEASURES]
     note = f"{_passages(check)}; lines: {SURE}"
-    return figure(panels, _title(found), note=note, least=WIDE)
+    return figure(panels, _title(plan), note=note, least=WIDE)
 
 
-def tasks(found: Plan) -> ChartType:
+def tasks(plan: Plan) -> ChartType:
     """Draw the share of right answers in every task, by configuration."""
-    check = _checked(found)
-    panels = [
-        _answers(scores, f"{task}: dense cannot" if task in check.dense_cannot else task)
-        for task, scores in check.tasks.items()
-    ]
+    check = _checked(plan)
+    panels = []
+    for task, scores in check.tasks.items():
+        rows: list[dict[str, Any]] = []
+        for name, answers in scores.items():
+            called = "dense" if name == "dense" else name_of(name)
+            low, high = answers.interval
+            label = f"{called}: {answers.score:.0%}"
+            rows.append({"label": label, "value": answers.score, "low": low, "high": high})
+        names = Axis("label", names=[row["label"] for row in rows])
+        x = Axis("value", "right answers", limits=(0.0, 1.0))
+        title = f"{task}: dense cannot" if task in check.dense_cannot else task
+        drawn = bars(rows, x, names, across=True)
+        panels.append(panel(drawn, title=title, height=1.4 * ROW * len(rows)))
     note = "lines: Wilson's 95% intervals"
-    return figure(panels, _title(found), note=note, least=WIDE)
+    return figure(panels, _title(plan), note=note, least=WIDE)
 
 
-def _answers(scores: dict[str, TaskScore], title: str) -> ChartType:
-    rows: list[dict[str, Any]] = []
-    for name, found in scores.items():
-        called = "dense" if name == "dense" else name_of(name)
-        rows.append(
-            {
-                "label": f"{called}: {found.score:.0%}",
-                "value": found.score,
-                "low": found.interval[0],
-                "high": found.interval[1],
-            }
-        )
-    names = Axis("label", names=[row["label"] for row in rows])
-    x = Axis("value", "right answers", limits=(0.0, 1.0))
-    drawn = bars(rows, x, names, across=True)
-    return panel(drawn, title=title, height=1.4 * ROW * len(rows))
-
-
-def layers(found: Plan) -> ChartType:
+def layers(plan: Plan) -> ChartType:
     """Draw the relative error of the attention outputs of every layer."""
-    check = _checked(found)
+    check = _checked(plan)
     note = f"{_passages(check)}; bands: {SURE}, of planned and uniform"
-    return figure([_layers(check)], _title(found), note=note)
+    return figure([_layers(check)], _title(plan), note=note)
 
 
-def calibration(found: Plan) -> ChartType:
+def calibration(plan: Plan) -> ChartType:
     """Draw the realised against the predicted error of every head."""
-    return figure([_calibration(_checked(found), 180.0)], _title(found))
+    return figure([_calibration(_checked(plan), 180.0)], _title(plan))
 
 
-def _no_check(found: Plan) -> str | None:
-    return None if found.check is not None else "the plan was not checked (--check TEXT)"
+def _no_check(plan: Plan) -> str | None:
+    return None if plan.check is not None else "the plan was not checked (--check TEXT)"
 
 
-def _no_tasks(found: Plan) -> str | None:
-    asked = found.check is not None and found.check.tasks
+def _no_tasks(plan: Plan) -> str | None:
+    asked = plan.check is not None and plan.check.tasks
     return None if asked else "no questions were asked (--tasks)"
 
 
 DRAWINGS = (
-    Drawing("plan", "budgets, cost, layers and calibration", plan),
+    Drawing("plan", "budgets, cost, layers and calibration", overview),
     Drawing("budgets", "tokens that every key head keeps", budgets),
     Drawing(
         "explorer",
@@ -239,28 +225,28 @@ def series(check: Check) -> Series:
 
 def shown_first(check: Check) -> list[str]:
     """Return as many configurations as there are colours: planned, uniform, the closest others."""
-    distance = {name: found.kl.mean for name, found in check.configurations.items()}
+    distance = {name: own.kl.mean for name, own in check.configurations.items()}
     others = sorted(
         (n for n in distance if n not in ("planned", "uniform")), key=distance.__getitem__
     )
     return ["planned", "uniform", *others][: len(COLOURS)]
 
 
-def _budgets(found: Plan) -> ChartType:
-    rows = records(key_heads(found))
+def _budgets(plan: Plan) -> ChartType:
+    rows = records(key_heads(plan))
     return heatmap(rows, "tokens", "tokens kept", log=True, columns=KEY_HEAD)
 
 
-def _group(found: Plan, pick: alt.Parameter) -> ChartType:
+def _group(plan: Plan, pick: alt.Parameter) -> ChartType:
     """Errors of the query heads that share the key head that is picked."""
-    check, names = found.check, ERRORS.names
-    errors = {names[0]: grouped(found, found.predicted.head_error)}
+    check, names = plan.check, ERRORS.names
+    errors = {names[0]: grouped(plan, plan.predicted.head_error)}
     if check is not None:
-        errors[names[1]] = grouped(found, check.heads.realised)
+        errors[names[1]] = grouped(plan, check.heads.realised)
     rows = [
         {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
         for name, grid in errors.items()
-        for (layer, head), values in zip(np.ndindex(np.shape(found.budgets)), grid, strict=True)
+        for (layer, head), values in zip(np.ndindex(np.shape(plan.budgets)), grid, strict=True)
         for i, value in enumerate(values)
     ]
     x = Axis(
@@ -271,28 +257,21 @@ def _group(found: Plan, pick: alt.Parameter) -> ChartType:
     return panel(drawn, title=picked_title("errors", KEY_HEAD))
 
 
-def _cost(
-    check: Check,
-    title: str,
-    of: Callable[[Measures], Mean | None],
-    colours: Series | None = None,
-) -> ChartType:
+def _cost(check: Check, title: str, colours: Series | None = None) -> ChartType:
     """One measure of every configuration, with 95% intervals over passages."""
     rows: list[dict[str, Any]] = []
-    found = check.configurations
-    for name in found if colours is None else shown_first(check):
-        value, called = of(found[name]), name_of(name)
-        if value is not None:
-            low, high = value.interval or (None, None)
-            rows.append(
-                {
-                    "configuration": called,
-                    "label": f"{called}: {value.mean:.3g}",
-                    "value": value.mean,
-                    "low": low,
-                    "high": high,
-                }
-            )
+    for name in check.configurations if colours is None else shown_first(check):
+        mean, called = getattr(check.measures[name], MEASURES[title]), name_of(name)
+        low, high = mean.interval or (None, None)
+        rows.append(
+            {
+                "configuration": called,
+                "label": f"{called}: {mean.mean:.3g}",
+                "value": mean.mean,
+                "low": low,
+                "high": high,
+            }
+        )
     names = Axis("label", names=[row["label"] for row in rows])
     drawn = bars(rows, Axis("value", title), names, colours, across=True)
     return panel(drawn, height=HEIGHT if colours is not None else 1.4 * ROW * len(rows))
@@ -302,15 +281,13 @@ def _layers(check: Check) -> ChartType:
     """Relative error of the attention outputs of every layer; bands of the two that matter most."""
     rows: list[dict[str, Any]] = []
     for name in shown_first(check):
-        found = check.configurations[name].layer_error
-        assert found is not None  # a plan without is refused
-        for layer, (mean, ends) in enumerate(zip(found.mean, found.interval, strict=True)):
-            low, high = (ends if name in BANDED else None) or (None, None)
+        for layer, mean in enumerate(check.measures[name].layer_error):
+            low, high = (mean.interval if name in BANDED else None) or (None, None)
             rows.append(
                 {
                     "configuration": name_of(name),
                     "layer": layer,
-                    "error": mean,
+                    "error": mean.mean,
                     "low": low,
                     "high": high,
                 }
@@ -336,8 +313,8 @@ def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
     heads = check.heads
     rows = [
         {"name": f"layer {layer}, head {head}", "predicted": guess, "realised": real}
-        for layer, (guesses, found) in enumerate(zip(heads.predicted, heads.realised, strict=True))
-        for head, (guess, real) in enumerate(zip(guesses, found, strict=True))
+        for layer, (guesses, errors) in enumerate(zip(heads.predicted, heads.realised, strict=True))
+        for head, (guess, real) in enumerate(zip(guesses, errors, strict=True))
         if guess > 0 and real > 0
     ]
     ends = limits([row[key] for row in rows for key in ("predicted", "realised")], log=True)
@@ -349,22 +326,22 @@ def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
     return panel(*marks, title=f"heads{within}", height=height)
 
 
-def _checked(found: Plan) -> Check:
-    assert found.check is not None  # ``missing`` says so
-    return found.check
+def _checked(plan: Plan) -> Check:
+    assert plan.check is not None  # ``missing`` says so
+    return plan.check
 
 
 def _passages(check: Check) -> str:
     return counted(check.passages, "held-out passage") + " of this text"
 
 
-def _kept(found: Plan) -> str:
-    keeping = found.keeping
+def _kept(plan: Plan) -> str:
+    keeping = plan.keeping
     return (
         f"the {keeping.sinks} first and {keeping.recent} latest tokens are always kept, others by "
         "their scores"
     )
 
 
-def _title(found: Plan) -> str:
-    return f"{found.model.name}: {found.total.ratio:.1%} of {found.prefix:,} tokens kept"
+def _title(plan: Plan) -> str:
+    return f"{plan.model.name}: {plan.total.ratio:.1%} of {plan.prefix:,} tokens kept"

@@ -6,7 +6,6 @@ Nothing here imports torch before :meth:`Request.run`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,13 +47,13 @@ def read_plan(path: str | Path) -> Plan:
     InputError
         If there is none, or it is something else.
     """
-    found = load(path)
-    if not isinstance(found, Plan):
+    result = load(path)
+    if not isinstance(result, Plan):
         raise InputError(
-            f"{path} holds a result of esscher {found.study.name}, not a plan; make one with "
+            f"{path} holds a result of esscher {result.study.name}, not a plan; make one with "
             "esscher plan MODEL --save plan.json"
         )
-    return found
+    return result
 
 
 def read_prompt(source: str, most: int = limits.TEXT) -> str:
@@ -86,22 +85,17 @@ def read_prompt(source: str, most: int = limits.TEXT) -> str:
     if not standard and path.is_dir():
         raise InputError(f"the prompt {source!r} is a directory; give a text file")
     chunks = stream_chunks(sys.stdin.buffer) if standard else file_chunks(path)
-    text = "".join(_bounded(decoded(chunks, name), name, most))
-    if not text.strip():
-        raise InputError(f"the prompt {name!r} has no text in it; give a text with words")
-    return text
-
-
-def _bounded(chunks: Iterator[str], name: str, most: int) -> Iterator[str]:
-    read = 0
-    for chunk in chunks:
-        read += len(chunk)
-        if read > most:
+    text = ""
+    for chunk in decoded(chunks, name):
+        text += chunk
+        if len(text) > most:
             raise InputError(
                 f"the prompt {name!r} has more than {most:,} characters, which no model reads at "
                 "once; give a shorter text"
             )
-        yield chunk
+    if not text.strip():
+        raise InputError(f"the prompt {name!r} has no text in it; give a text with words")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +161,12 @@ class Request:
         if self.save_cache is not None:
             check_writable(self.save_cache, f"save_cache {self.save_cache}")
         outline = self.model.outline
-        check_generates(outline)
+        outline.check_supported()
+        if not outline.causal:
+            raise InputError(
+                f"{outline.name!r} is an encoder, which cannot generate text; choose a decoder, "
+                "such as demo:smollm2"
+            )
         if self.max_new_tokens >= outline.max_positions:
             raise InputError(
                 f"max_new_tokens is {self.max_new_tokens}, but {outline.name} reads at most "
@@ -178,7 +177,7 @@ class Request:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what produced the text; the prompt is left out, which the caller has."""
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "model": self.model.name,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
@@ -186,8 +185,8 @@ class Request:
             "chat": self.chat,
         }
         if self.plan is None:
-            return asked
-        return asked | {
+            return options
+        return options | {
             "decode": self.decode,
             "length": self.length,
             "chunk": self.chunk,
@@ -210,9 +209,9 @@ class Request:
         make_cache = partial(self._make_cache, loaded)
         cache = make_cache()  # a plan for another model is refused here
         announce(f"Reading {counted(len(ids), 'token')}")
-        found: Generation | Comparison
+        result: Generation | Comparison
         if self.comparing:
-            found, cache = compare(
+            result, cache = compare(
                 loaded,
                 ids,
                 make_cache,
@@ -222,7 +221,7 @@ class Request:
             )
         else:
             warm_up(loaded, ids, make_cache())
-            found = generate(
+            result = generate(
                 loaded,
                 ids,
                 cache,
@@ -232,7 +231,7 @@ class Request:
             )
         if self.save_cache is not None and cache is not None:
             cache.save(self.save_cache)
-        return found
+        return result
 
     def _make_cache(self, loaded: LoadedModel) -> ReducedCache | None:
         if self.plan is None:
@@ -247,22 +246,6 @@ class Request:
         )
 
 
-def check_generates(outline: Outline) -> None:
-    """Refuse a model that generates no text.
-
-    Raises
-    ------
-    InputError
-        For an encoder, and a decoder whose cache cannot be read.
-    """
-    outline.check_supported()
-    if not outline.causal:
-        raise InputError(
-            f"{outline.name!r} is an encoder, which cannot generate text; choose a decoder, such "
-            "as demo:smollm2"
-        )
-
-
 def check_plan(plan: Plan, outline: Outline) -> None:
     """Refuse a plan whose model has another architecture; its weights are compared later.
 
@@ -271,19 +254,17 @@ def check_plan(plan: Plan, outline: Outline) -> None:
     InputError
         Naming both.
     """
-    own, shape = plan.model, outline.shape
     sizes = [
-        (one.layers, one.heads, one.key_heads, one.head_dim, one.hidden) for one in (own, shape)
+        (shape.layers, shape.heads, shape.key_heads, shape.head_dim, shape.hidden)
+        for shape in (plan.model, outline.shape)
     ]
-    if own.family == outline.family.name and sizes[0] == sizes[1]:
+    names = [(plan.model.name, plan.model.family), (outline.name, outline.family.name)]
+    if names[0][1] == names[1][1] and sizes[0] == sizes[1]:
         return
     first, second = (
         f"{name!r} ({family}: {layers} layers of {heads} heads, {key_heads} key heads of dimension "
         f"{dim})"
-        for name, family, (layers, heads, key_heads, dim, _) in (
-            (own.name, own.family, sizes[0]),
-            (outline.name, outline.family.name, sizes[1]),
-        )
+        for (name, family), (layers, heads, key_heads, dim, _) in zip(names, sizes, strict=True)
     )
     raise InputError(f"the plan is for {first}, not for {second}; make a plan for it")
 
@@ -291,7 +272,7 @@ def check_plan(plan: Plan, outline: Outline) -> None:
 # What a plan saved on this machine: seconds, bytes and memory of both caches, kept with its run.
 #
 # ``esscher generate --compare`` measures it. Times are of a machine and of an hour, so that they
-# are no part of the plan's result; they lie in a file beside it, and the report shows them.
+# are no part of the plan's result; they are in a file next to it, and the report shows them.
 
 #: Name of the file in the directory of a run.
 SAVINGS = "generated.json"
@@ -326,30 +307,26 @@ class Savings(Record, frozen=True, kw_only=True):
     parts_at: Count | None
 
 
-def savings_of(found: Comparison) -> Savings:
-    """Take the costs out of a comparison."""
-    return Savings(
-        tokens=found.dense.tokens,
-        new_tokens=found.planned.new_tokens,
-        dense=_cost(found.dense),
-        planned=_cost(found.planned),
-        parts_at=found.parts_at,
+def store_savings(comparison: Comparison, folder: Path) -> Path:
+    """Keep the costs of a comparison in the directory of the plan's run; return the file."""
+    dense, planned = (
+        Cost(
+            prompt_seconds=text.prompt_seconds,
+            tokens_per_second=text.decode_rate,
+            cache_bytes=text.cache_bytes,
+            peak_memory=text.peak.bytes,
+        )
+        for text in (comparison.dense, comparison.planned)
     )
-
-
-def _cost(found: Generation) -> Cost:
-    return Cost(
-        prompt_seconds=found.prompt_seconds,
-        tokens_per_second=found.decode_rate,
-        cache_bytes=found.cache_bytes,
-        peak_memory=found.peak.bytes,
+    savings = Savings(
+        tokens=comparison.dense.tokens,
+        new_tokens=comparison.planned.new_tokens,
+        dense=dense,
+        planned=planned,
+        parts_at=comparison.parts_at,
     )
-
-
-def store_savings(found: Savings, folder: Path) -> Path:
-    """Keep savings in the directory of the plan's run; return the file."""
     path = folder / SAVINGS
-    write_atomically(path, as_json(found))
+    write_atomically(path, as_json(savings))
     return path
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import scipy
@@ -25,18 +25,6 @@ from esscher.studies.plan.effects import PassageEffects, average_effects
 
 #: Budgets and powers, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
-
-
-class Cost(NamedTuple):
-    """Predicted effect on the model's end.
-
-    ``effect`` is that on prose, if there is any, and ``interval`` its 95% interval, None for one
-    passage; ``retrieval`` is the effect on retrieval passages, None without.
-    """
-
-    effect: float
-    interval: tuple[float, float] | None
-    retrieval: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,22 +51,38 @@ class Predicted:
     price: float | None = None
     gap: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[PassageEffects],
+        sizes: NDArray[np.int64],
+        choose: Callable[[PassageEffects], Choice],
+    ) -> Predicted:
+        """Choose budgets from all passages, and for each passage from the others."""
+
+        def effect(part: PassageEffects, choice: Choice) -> float:
+            budgets, powers = choice
+            values = interpolated(part.effect, sizes, budgets)
+            return float(np.take_along_axis(values, powers[..., None], axis=-1)[..., 0].sum())
+
+        choice = choose(average_effects(parts))
+        validated = []
+        for part in parts:
+            others = [other for other in parts if other is not part]
+            again = choose(average_effects(others)) if others else choice
+            validated.append(effect(part, again))
+        own = np.array([effect(part, choice) for part in parts])
+        return cls(*choice, own, np.array(validated))
+
     def among(self, layers: NDArray[np.int64], count: int, prefix: int) -> Predicted:
         """The same for a model of ``count`` layers, of which these are planned.
 
         The others keep the whole prefix, or what their sliding window sees of it.
         """
-
-        def placed(values: NDArray[Any], other: float) -> NDArray[Any]:
-            out = np.full((count, *values.shape[1:]), other, dtype=values.dtype)
-            out[layers] = values
-            return out
-
-        return replace(
-            self,
-            budgets=placed(self.budgets, prefix),
-            powers=placed(self.powers, 0),
-        )
+        shape = (count, self.budgets.shape[1])
+        budgets, powers = np.full(shape, prefix), np.zeros(shape, dtype=np.int64)
+        budgets[layers], powers[layers] = self.budgets, self.powers
+        return replace(self, budgets=budgets, powers=powers)
 
     @property
     def optimism(self) -> float:
@@ -86,7 +90,9 @@ class Predicted:
         own = float(self.own.sum())
         return float(self.validated.sum()) / own if own > 0 else 1.0
 
-    def cost(self, realised: Array, prose: NDArray[np.bool_]) -> Cost:
+    def cost(
+        self, realised: Array, prose: NDArray[np.bool_]
+    ) -> tuple[float, tuple[float, float] | None, float | None]:
         """Predict what the budgets cost from what they did on the passages they were made from.
 
         Parameters
@@ -95,6 +101,12 @@ class Predicted:
             Divergence of every calibration passage from dense.
         prose
             Which of them are prose.
+
+        Returns
+        -------
+        tuple[float, tuple[float, float] | None, float | None]
+            The effect on prose, if there is any, its 95% interval (None for one passage), and the
+            effect on retrieval passages (None without).
         """
         # budgets that keep all tokens cost nothing: what is left of them is rounding
         values = realised * self.optimism if self.own.any() else np.zeros_like(realised)
@@ -105,14 +117,10 @@ class Predicted:
         if len(values) > 1:
             half = scipy.stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * scipy.stats.sem(values)
             interval = (max(0.0, float(values.mean() - half)), float(values.mean() + half))
-        return Cost(float(values.mean()), interval, retrieval)
+        return float(values.mean()), interval, retrieval
 
 
-def plan_total(
-    parts: Sequence[PassageEffects],
-    sizes: NDArray[np.int64],
-    total: int,
-) -> Predicted:
+def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total: int) -> Predicted:
     """Budgets of a given total, over all layers and key heads.
 
     Parameters
@@ -124,62 +132,41 @@ def plan_total(
     total
         Tokens of all key heads together.
     """
-    mean = average_effects(parts)
-    curves = unit_curves(mean, sizes)
-    found = allocate(curves, total)
-    shape = mean.effect.shape[:2]
-    budgets = found.budgets.reshape(shape)
-    powers = best_powers(mean, sizes, budgets)
 
-    def refit(others: Sequence[PassageEffects]) -> Choice:
-        again = average_effects(others)
-        own = allocate(unit_curves(again, sizes), total).budgets.reshape(shape)
-        return own, best_powers(again, sizes, own)
+    def choose(mean: PassageEffects) -> Choice:
+        budgets = allocate(unit_curves(mean, sizes), total).budgets.reshape(mean.effect.shape[:2])
+        return budgets, best_powers(mean, sizes, budgets)
 
-    effects = _effects(parts, sizes, (budgets, powers), refit)
-    return Predicted(budgets, powers, *effects, price=found.price, gap=found.gap(curves))
+    curves = unit_curves(average_effects(parts), sizes)
+    allocation = allocate(curves, total)
+    planned = Predicted.of(parts, sizes, choose)
+    return replace(planned, price=allocation.price, gap=allocation.gap(curves))
 
 
-def plan_uniform(
-    parts: Sequence[PassageEffects],
-    sizes: NDArray[np.int64],
-    each: int,
-) -> Predicted:
+def plan_uniform(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], each: int) -> Predicted:
     """The same budget for every key head, with the best power of each."""
-    mean = average_effects(parts)
-    budgets = np.full(mean.effect.shape[:2], each, dtype=np.int64)
-    powers = best_powers(mean, sizes, budgets)
-
-    def refit(others: Sequence[PassageEffects]) -> Choice:
-        return budgets, best_powers(average_effects(others), sizes, budgets)
-
-    return Predicted(budgets, powers, *_effects(parts, sizes, (budgets, powers), refit))
+    budgets = np.full(parts[0].effect.shape[:2], each, dtype=np.int64)
+    return Predicted.of(parts, sizes, lambda mean: (budgets, best_powers(mean, sizes, budgets)))
 
 
 def plan_tolerance(
-    parts: Sequence[PassageEffects],
-    sizes: NDArray[np.int64],
-    tolerance: float,
+    parts: Sequence[PassageEffects], sizes: NDArray[np.int64], tolerance: float
 ) -> Predicted:
     """The smallest budgets that keep the relative output error of every head within a tolerance."""
-    mean = average_effects(parts)
-    worst = _worst_squares(mean)
+    worst = _worst_squares(average_effects(parts))
     # the first size at which a power reaches it; not of the minorant, which lies below the errors
-    curves = [EffectCurve(sizes, one) for one in worst.reshape(-1, len(sizes))]
-    found = smallest_within(curves, np.full(len(curves), tolerance**2)).reshape(worst.shape[:-1])
-    budgets = np.where(found < 0, sizes[-1] + 1, found).min(axis=-1)
+    curves = [EffectCurve(sizes, squares) for squares in worst.reshape(-1, len(sizes))]
+    least = smallest_within(curves, np.full(len(curves), tolerance**2)).reshape(worst.shape[:-1])
+    budgets = np.where(least < 0, sizes[-1] + 1, least).min(axis=-1)
     if np.any(budgets > sizes[-1]):
         raise InputError(f"tolerance is {tolerance:g}; no budget reaches it")
 
-    def safest(effects: PassageEffects) -> NDArray[np.int64]:
+    def choose(mean: PassageEffects) -> Choice:
         # the power with the smallest effect on the model's end may exceed the tolerance
-        return np.asarray(_at(_worst_squares(effects), sizes, budgets).argmin(-1), dtype=np.int64)
+        squares = interpolated(_worst_squares(mean), sizes, budgets)
+        return budgets, np.asarray(squares.argmin(-1), dtype=np.int64)
 
-    def refit(others: Sequence[PassageEffects]) -> Choice:
-        return budgets, safest(average_effects(others))
-
-    powers = safest(mean)
-    return Predicted(budgets, powers, *_effects(parts, sizes, (budgets, powers), refit))
+    return Predicted.of(parts, sizes, choose)
 
 
 def _worst_squares(effects: PassageEffects) -> Array:
@@ -199,36 +186,13 @@ def best_powers(
     effects: PassageEffects, sizes: NDArray[np.int64], budgets: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The power with the smaller effect at each key head's budget."""
-    return np.asarray(_at(effects.effect, sizes, budgets).argmin(axis=-1), dtype=np.int64)
+    return np.asarray(interpolated(effects.effect, sizes, budgets).argmin(-1), dtype=np.int64)
 
 
-def _at(values: Array, sizes: NDArray[np.int64], budgets: NDArray[np.int64]) -> Array:
+def interpolated(values: Array, sizes: NDArray[np.int64], budgets: NDArray[np.int64]) -> Array:
     """Values [layers, units, powers, sizes] at a budget per unit, [layers, units, powers]."""
     layers, units, powers = values.shape[:3]
     out = np.empty((layers, units, powers))
     for layer, unit, power in np.ndindex(layers, units, powers):
         out[layer, unit, power] = np.interp(budgets[layer, unit], sizes, values[layer, unit, power])
     return out
-
-
-def _chosen(values: Array, powers: NDArray[np.int64]) -> Array:
-    return np.asarray(np.take_along_axis(values, powers[..., None], axis=-1)[..., 0])
-
-
-def _effects(
-    parts: Sequence[PassageEffects],
-    sizes: NDArray[np.int64],
-    choice: Choice,
-    refit: Callable[[Sequence[PassageEffects]], Choice],
-) -> tuple[Array, Array]:
-    """Effect on every passage of one choice, and of budgets from the other passages."""
-
-    def effect(part: PassageEffects, choice: Choice) -> float:
-        budgets, powers = choice
-        return float(_chosen(_at(part.effect, sizes, budgets), powers).sum())
-
-    validated = []
-    for i, part in enumerate(parts):
-        others = [other for j, other in enumerate(parts) if j != i]
-        validated.append(effect(part, refit(others) if others else choice))
-    return np.array([effect(part, choice) for part in parts]), np.array(validated)

@@ -40,20 +40,16 @@ if TYPE_CHECKING:
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
 
 
+#: Version of the file of a plan; another one is refused.
+VERSION = 3
+#: Name of the file in the directory of a run.
+PLAN = "plan.json"
 #: Stands for the end of the model where the tables of cells have the number of a layer.
 END = -1
 
 Verdict: TypeAlias = Literal["better", "worse", "undecided"]
 #: What is compared with dense: ``planned``, ``uniform``, and others by the names of their rules.
 Configuration: TypeAlias = Name
-
-
-class Shapes(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Axes of the arrays in the table of a calibration passage."""
-
-    effect: tuple[Index, ...]
-    square: tuple[Index, ...]
-    norm: tuple[Index, ...]
 
 
 class CacheBytes(Record, frozen=True, kw_only=True):
@@ -71,8 +67,6 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes
     ----------
-    shapes
-        Axes of the effects in the table.
     sliding
         Layers with a sliding window, which are not reduced.
     passage
@@ -88,7 +82,6 @@ class PlanCell(Record, frozen=True, kw_only=True, omit_defaults=True):
         model and every configuration answered.
     """
 
-    shapes: Shapes | None = None
     sliding: tuple[Index, ...] = ()
     passage: Index | None = None
     dense_nll: float | None = None
@@ -108,21 +101,13 @@ class Mean(Record, frozen=True, kw_only=True, omit_defaults=True):
     standard_error: float | None = None
 
 
-class LayerMeans(Record, frozen=True, kw_only=True):
-    """The same for every layer."""
-
-    mean: tuple[float, ...]
-    standard_error: tuple[float | None, ...]
-    interval: tuple[Interval | None, ...]
-
-
 class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How far a configuration is from dense.
 
     Attributes
     ----------
     kl, top1, perplexity, perplexity_ratio
-        Of the next-token laws.
+        Of the next-token distributions.
     error, layer_error
         Relative error of attention outputs, over all layers and by layer.
     kept
@@ -134,7 +119,7 @@ class Measures(Record, frozen=True, kw_only=True, omit_defaults=True):
     perplexity: Mean
     perplexity_ratio: Mean | None = None
     error: Mean
-    layer_error: LayerMeans | None = None
+    layer_error: tuple[Mean, ...] = ()
     kept: Count | None = None
 
 
@@ -178,7 +163,7 @@ class TaskScore(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 #: Scores of every configuration, dense included.
 TaskScores: TypeAlias = dict[Configuration, TaskScore]
-#: Published rules that have a place of their own in a check.
+#: Published rules by the names that ``--against`` takes.
 PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
 
 
@@ -189,22 +174,19 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     ----------
     passages
         How many there are.
-    dense, planned, uniform
-        Measures of every configuration.
-    streaming, snapkv, expected, adakv, kvzip
-        Published rules, as far as they were asked for.
-    others
-        The same for rules over others, such as ``adakv:expected``.
+    measures
+        Of every configuration: ``dense``, ``planned``, ``uniform``, and published rules, as far as
+        they were compared.
     ratios, over_best
         Distances from dense over that of the plan, and over that of the closest.
-    verdict, earned, passages_needed
+    verdict, passages_needed
         The plan against uniform budgets, and passages that would decide where these do not.
     best
         What is closest to dense; several if they cannot be told apart.
     heads
         Predicted against realised errors of heads.
     cache
-        Bytes of a decoder's cache.
+        Bytes of the cache.
     tasks
         Scores by task and configuration.
     dense_cannot
@@ -214,18 +196,9 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     passages: Count
-    dense: Measures
-    planned: Measures
-    uniform: Measures
-    streaming: Measures | None = None
-    snapkv: Measures | None = None
-    expected: Measures | None = None
-    adakv: Measures | None = None
-    kvzip: Measures | None = None
-    others: dict[Configuration, Measures] = field(default_factory=dict)
+    measures: dict[Configuration, Measures]
     ratios: dict[Configuration, Mean]
     verdict: Verdict
-    earned: bool
     passages_needed: Annotated[int, Meta(ge=2, le=10**6)] | None
     best: Annotated[tuple[Configuration, ...], Meta(min_length=1)]
     over_best: dict[Configuration, Mean]
@@ -238,10 +211,7 @@ class Check(Record, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def configurations(self) -> dict[Configuration, Measures]:
         """Measures by name, but for dense."""
-        named = {
-            name: getattr(self, name) for name in ("planned", "uniform", *PUBLISHED)
-        } | self.others
-        return {name: found for name, found in named.items() if found is not None}
+        return {name: own for name, own in self.measures.items() if name != "dense"}
 
 
 class Total(Record, frozen=True, kw_only=True):
@@ -266,14 +236,6 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     head_error: Grid
     price: float | None
     gap: float | None
-
-
-# The result: token budgets, what they are predicted to cost, and what they did cost.
-
-#: Version of the file; another one is refused.
-VERSION = 2
-#: Name of the file in the directory of a run.
-PLAN = "plan.json"
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -318,34 +280,34 @@ class Plan(Result["PlanStudy"]):
             raise InputError(
                 f"it has version {self.version}; this version of Esscher reads {VERSION}"
             )
-        shape = (self.token_budgets.model.layers, self.token_budgets.model.heads)
+        model, check = self.token_budgets.model, self.check
         grids = [self.predicted.head_error]
-        if self.check is not None:
-            grids += [self.check.heads.predicted, self.check.heads.realised]
-            self._check_parts(self.check)
-        if any((len(grid), *{len(row) for row in grid}) != shape for grid in grids):
+        if check is not None:
+            grids += [check.heads.predicted, check.heads.realised]
+        if any((len(g), *{len(row) for row in g}) != (model.layers, model.heads) for g in grids):
             raise InputError("its errors are not one per layer and head of its model")
-
-    def _check_parts(self, check: Check) -> None:
+        if check is None:
+            return
         names = set(check.configurations)
-        if set(check.ratios) != names - {"planned"} or not set(check.best) <= names:
-            raise InputError("its check does not compare what it measured")
-        if set(check.over_best) != names - {check.best[0]}:
-            raise InputError("its check does not compare what it measured")
-        for name in check.others:
-            rule, _, scorer = name.partition(":")
-            if not {rule, scorer} <= set(PUBLISHED):
+        for name in names - {"planned", "uniform"}:
+            rule, *scorer = name.split(":")
+            if not {rule, *scorer} <= set(PUBLISHED) or len(scorer) > 1:
                 raise InputError(f"its check has a rule {shortened(name)}, which is not known")
+        if (
+            not {"dense", "planned", "uniform", *check.best} <= set(check.measures)
+            or set(check.ratios) != names - {"planned"}
+            or set(check.over_best) != names - {check.best[0]}
+        ):
+            raise InputError("its check does not compare what it measured")
         scored = [*check.tasks.values(), *([check.totals] if check.totals else [])]
-        if any(set(scores) != names | {"dense"} for scores in scored):
+        if (
+            any(set(scores) != names | {"dense"} for scores in scored)
+            or not set(check.dense_cannot) <= set(check.tasks)
+            or (check.totals and not check.tasks)
+        ):
             raise InputError("its check does not score what it measured")
-        if not set(check.dense_cannot) <= set(check.tasks) or (check.totals and not check.tasks):
-            raise InputError("its check does not score what it asked")
-        for found in check.configurations.values():
-            means = found.layer_error
-            lists: list[Any] = [] if means is None else [means.mean, means.interval]
-            if [len(one) for one in lists] != [self.model.layers] * 2:
-                raise InputError("its check is not of all layers")
+        if any(len(check.measures[name].layer_error) != model.layers for name in names):
+            raise InputError("its check is not of all layers")
 
     @cached_property
     def token_budgets(self) -> TokenBudgets:
@@ -368,11 +330,6 @@ class Plan(Result["PlanStudy"]):
         "undecided".
         """
         return None if self.check is None else self.check.verdict
-
-    @property
-    def earned(self) -> bool | None:
-        """Whether the check found the plan better than uniform budgets; None without a check."""
-        return None if self.check is None else self.check.earned
 
     @property
     def best(self) -> tuple[Configuration, ...]:
@@ -402,7 +359,7 @@ class Plan(Result["PlanStudy"]):
             Seed of the samples.
         decode
             ``"keep"`` holds all tokens after the prompt. ``"budget"`` lets them share the budgets:
-            what was kept and what came since is judged again whenever the newest tokens exceed
+            what was kept and what came since is selected again whenever the newest tokens exceed
             their window.
         length
             Budgets are shares of all tokens seen. With a length they are shares of so many at most:
@@ -412,7 +369,7 @@ class Plan(Result["PlanStudy"]):
             memory of a long prompt. The model then returns hidden states and logits of the last
             piece alone.
         score
-            By which queries tokens are scored: ``"all"`` queries of the prompt, moved behind it;
+            By which queries tokens are scored: ``"all"`` queries of the prompt, moved after it;
             its ``"last"`` 64, which is faster and forgets more of what is asked for later; or also
             those with which the model would ``"repeat"`` the prompt, which it then reads a second
             time. For that it needs its tokenizer and positions for both readings, and all layers
@@ -585,29 +542,27 @@ def export_plan(plan: Plan, path: Path, form: ExportFormat | None) -> None:
             f"format is {form!r}, but {path.name!r} is the name of a file of format {named!r}; let "
             f"it end in {ENDINGS[form]}, or leave the format out"
         )
-    write_output(path, {"csv": _csv, "json": _json, "kvpress": _kvpress}[form](plan))
+    if form == "csv":
+        table = plan.table()[["layer", "key_head", "tokens", "ratio"]]
+        data = table.to_csv(index=False).encode()
+    elif form == "json":
+        tree = {
+            "model": plan.model.name,
+            "weight_hash": plan.model.weight_hash,
+            "prefix": plan.prefix,
+            "selection": plan.selection,
+            "sinks": plan.keeping.sinks,
+            "recent": plan.keeping.recent,
+            "tokens": plan.budgets,
+            "ratios": plan.ratios,
+        }
+        data = json.dumps(tree, indent=1).encode()
+    else:
+        data = _kvpress_array(plan)
+    write_output(path, data)
 
 
-def _csv(plan: Plan) -> bytes:
-    table = plan.table()[["layer", "key_head", "tokens", "ratio"]]
-    return table.to_csv(index=False).encode()
-
-
-def _json(plan: Plan) -> bytes:
-    found = {
-        "model": plan.model.name,
-        "weight_hash": plan.model.weight_hash,
-        "prefix": plan.prefix,
-        "selection": plan.selection,
-        "sinks": plan.keeping.sinks,
-        "recent": plan.keeping.recent,
-        "tokens": plan.budgets,
-        "ratios": plan.ratios,
-    }
-    return json.dumps(found, indent=1).encode()
-
-
-def _kvpress(plan: Plan) -> bytes:
+def _kvpress_array(plan: Plan) -> bytes:
     """Write LU-KV's array [99, layers, key heads]: the share that each head drops, by target.
 
     A plan is for one target. Rows of others are not known, and are NaN: to use them is an error.

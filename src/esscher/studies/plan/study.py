@@ -167,25 +167,51 @@ class PlanStudy(ModelStudy[Plan]):
         model.check_supported()
         if (self.budget is None) == (self.tolerance is None):
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
-        queries = _query_count(model, self.query_count)
+        queries = self.query_count
+        if queries is None:
+            queries = max(1, min(QUERIES, model.max_positions // 4))
+        elif queries < 1:
+            raise InputError(
+                f"query_count is {queries}; a decoder's errors are measured at 1 or more"
+            )
         keys = AtMost.unless(self.prefix, _keys(model, self.prefix, queries))
-        self._check_goal(keys, keeping_for(keys, True, self.budget or 1.0))
+        certain = keeping_for(keys, self.budget or 1.0).count
+        if self.budget is not None and self.budget < (certain + 1) / keys:
+            smallest = math.ceil((certain + 1) / keys * 1e4) / 1e4
+            raise InputError(
+                f"budget is {self.budget:g}; every head always keeps {certain} of {keys} tokens "
+                f"and at least one more, so the smallest possible budget is {smallest:g}, the "
+                "largest 1"
+            )
+        if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
+            raise InputError(
+                f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
+                "distinguished from rounding, so the smallest possible tolerance is "
+                f"{SMALLEST_TOLERANCE:g}"
+            )
+        checked = 0
+        if self.check is not None:
+            checked = AtMost(CHECKED) if self.check_passages is None else self.check_passages
+            if not checked:
+                raise InputError(
+                    "check_passages is 0, but there is a text to check on; give at least 1"
+                )
         return replace(
             self,
             prefix=keys,
             query_count=AtMost.unless(self.query_count, queries),
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
-            check_passages=self._checked_passages(),
+            check_passages=checked,
             calibrate=self._calibrated(model, keys),
             selection=self.selection or "fitted",
             against=self._compared(),
-            tasks=self._asked(),
+            tasks=self._tasks(),
         )
 
     def _calibrated(self, model: Outline, keys: int) -> tuple[str, ...]:
         """Kinds of calibration passages; of a default length, they are known from the text."""
         if self.calibrate is None:
-            return BY_MODEL if isinstance(keys, AtMost) else _usual_kinds(keys)
+            return BY_MODEL if isinstance(keys, AtMost) else _default_kinds(keys)
         room = keys >= SHORTEST_RETRIEVAL
         _check_names("calibrate", self.calibrate, KINDS)
         if "retrieval" in self.calibrate and not room:
@@ -208,7 +234,7 @@ class PlanStudy(ModelStudy[Plan]):
         given = (*PUBLISHED, *self.against) if "all" in self.against else self.against
         return tuple(dict.fromkeys(name for name in given if name != "all"))
 
-    def _asked(self) -> tuple[str, ...]:
+    def _tasks(self) -> tuple[str, ...]:
         """Tasks, in the order of tables."""
         if not self.tasks:
             return ()
@@ -216,33 +242,6 @@ class PlanStudy(ModelStudy[Plan]):
         if self.check is None:
             raise InputError("tasks are part of a check; give a text with --check")
         return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
-
-    def _check_goal(self, keys: int, keeping: Keeping) -> None:
-        least = keeping.count + 1
-        if self.budget is not None and self.budget < least / keys:
-            smallest = math.ceil(least / keys * 1e4) / 1e4
-            raise InputError(
-                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
-                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
-                "the largest 1"
-            )
-        if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
-            raise InputError(
-                f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
-                "distinguished from rounding, so the smallest possible tolerance is "
-                f"{SMALLEST_TOLERANCE:g}"
-            )
-
-    def _checked_passages(self) -> int:
-        if self.check is None:
-            return 0
-        if self.check_passages is None:
-            return AtMost(CHECKED)
-        if not self.check_passages:
-            raise InputError(
-                "check_passages is 0, but there is a text to check on; give at least 1"
-            )
-        return self.check_passages
 
     def check_texts(self) -> None:
         """Refuse texts that cannot be read."""
@@ -257,16 +256,16 @@ class PlanStudy(ModelStudy[Plan]):
     @property
     def keeping(self) -> Keeping:
         """What is kept for certain."""
-        return keeping_for(self.prefix, True, self.budget or 1.0)
+        return keeping_for(self.prefix, self.budget or 1.0)
 
     @property
     def kinds(self) -> list[str]:
         """Kind of every calibration passage; retrieval comes last."""
-        kinds = self.calibrate or _usual_kinds(self.prefix)
+        kinds = self.calibrate or _default_kinds(self.prefix)
         if len(kinds) == 1:
             return [kinds[0]] * self.passages
-        asked = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
-        return ["prose"] * (self.passages - asked) + ["retrieval"] * asked
+        retrieval = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
+        return ["prose"] * (self.passages - retrieval) + ["retrieval"] * retrieval
 
     @property
     def task_cells(self) -> list[str]:
@@ -294,10 +293,10 @@ class PlanStudy(ModelStudy[Plan]):
 
     def run(self) -> Plan:
         """Make the plan; it is also stored as a file of its own."""
-        found = super().run()
-        if self.out is not None and found.folder is not None:
-            found.save(found.folder / PLAN)
-        return found
+        result = super().run()
+        if self.out is not None and result.folder is not None:
+            result.save(result.folder / PLAN)
+        return result
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> PlanWork:
         """Take passages from the beginnings of the texts."""
@@ -335,18 +334,9 @@ def _check_names(
         raise InputError(f"{option} is empty; choose from {', '.join(known)}")
 
 
-def _usual_kinds(keys: int) -> tuple[str, ...]:
+def _default_kinds(keys: int) -> tuple[str, ...]:
     """Kinds of calibration passages: short caches have prose alone."""
     return KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1]
-
-
-def _query_count(model: Outline, asked: int | None) -> int:
-    """Tokens after the cache: by default at most a quarter of what the model reads."""
-    if asked is None:
-        return max(1, min(QUERIES, model.max_positions // 4))
-    if asked < 1:
-        raise InputError(f"query_count is {asked}; a decoder's errors are measured at 1 or more")
-    return asked
 
 
 def _keys(model: Outline, prefix: int | None, queries: int) -> int:

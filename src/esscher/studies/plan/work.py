@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost, checked, options_of
 from esscher.core.streams import random_stream
+from esscher.core.validation import Array
 from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
-from esscher.engine.cache.published import Rule, rule_named
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import rule_named
 from esscher.engine.models import AnyModel, LoadedModel, opened_model
-from esscher.engine.reading import check_supported
+from esscher.engine.reading import PassageReader, check_supported
 from esscher.engine.text import Passage, PassageSet
 from esscher.engine.text.packing import cut_again, first_passages
 from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
@@ -30,37 +32,35 @@ from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.plan.check import (
     Budgets,
-    Chosen,
-    PassageCheck,
     check_items,
     check_results,
     check_tables,
-    divergences,
     item_cell,
+    passage_cell,
     realised_errors,
+    values_of,
 )
 from esscher.studies.plan.effects import (
     FITTED,
     SELECTIONS,
-    HeldPassages,
-    ObservedPassage,
     PassageEffects,
     budget_grid,
     measure_effects,
+    read_passage,
 )
 from esscher.studies.plan.predict import Predicted, plan_tolerance, plan_total, plan_uniform
-from esscher.studies.plan.result import VERSION, Check, Plan, PlanCell, Prediction, Shapes, Total
+from esscher.studies.plan.result import VERSION, Check, Plan, PlanCell, Prediction, Total
 from esscher.studies.plan.study import PlanStudy
 from esscher.studies.plan.view import headline
 
 if TYPE_CHECKING:
-    from esscher.engine.models import LoadedModel
     from esscher.engine.text.documents import TextSource
-    from esscher.studies.plan.study import PlanStudy
 
-
-#: Arrays of a calibration passage that its table has.
-ARRAYS = ("effect", "square", "norm")
+#: Bytes of keys and values of calibration passages that are held until there is a plan: each is
+#: read twice, before there is one and under it, and reading takes as long as everything else.
+HELD_BYTES = 2**29
+#: Calibration passages that were read, by number.
+Held: TypeAlias = dict[int, tuple[ObservedPrompt, PassageReader]]
 
 
 def read_texts(
@@ -76,7 +76,19 @@ def read_texts(
     study, prose, other = _fitted(study, loaded, prose, other)
     kinds = study.kinds
     passages = prose.passages if "prose" in kinds else ()
-    passages += _retrieval_passages(study, loaded, prose.passages, kinds.count("retrieval"))
+    # retrieval passages end with questions about themselves: in the text, and in noise, in turn
+    text = np.concatenate([passage.ids for passage in prose.passages])
+    passages += tuple(
+        calibration_item(
+            loaded,
+            i,
+            study.prefix,
+            study.query_count,
+            seed=study.seed,
+            haystack="noise" if i % 2 else text,
+        )
+        for i in range(kinds.count("retrieval"))
+    )
     unseen: tuple[Passage, ...] = ()
     items: tuple[TaskItem, ...] = ()
     if study.check is not None:
@@ -120,37 +132,19 @@ def _fitted(
     return replace(study, passages=int(study.passages)), prose, other
 
 
-def _retrieval_passages(
-    study: PlanStudy, loaded: LoadedModel, passages: Sequence[Passage], count: int
-) -> tuple[Passage, ...]:
-    """Passages that end with questions about themselves: in the text, and in noise, in turn."""
-    text = np.concatenate([passage.ids for passage in passages])
-    return tuple(
-        calibration_item(
-            loaded,
-            i,
-            study.prefix,
-            study.query_count,
-            seed=study.seed,
-            haystack="noise" if i % 2 else text,
-        )
-        for i in range(count)
-    )
-
-
 def task_texts(
     study: PlanStudy, loaded: LoadedModel, passages: Sequence[Passage]
 ) -> tuple[TaskItem, ...]:
     """Items of all tasks, in noise and in the text of the check, in turn."""
     text = np.concatenate([passage.ids for passage in passages])
-    found: list[TaskItem] = []
+    items: list[TaskItem] = []
     for task in study.tasks:
         for i in range(study.task_items):
             haystack = text if i % 2 else "noise"
-            found += task_items(
+            items += task_items(
                 loaded, task, 1, study.prefix, seed=study.seed, haystack=haystack, first=i
             )
-    return tuple(found)
+    return tuple(items)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,93 +163,98 @@ class PlanWork:
         # an executor stays in this process
         study = replace(self.study, out=None, executor=None)
         names = study.calibration_cells
-        held = None if self.executor.remote else HeldPassages()
+        held: Held | None = None if self.executor.remote else {}
         yield {
             name: Task(name, _calibration_cell, (self.model, passage, i, study, held))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
         }
         if not run.missing(study.trial_cells + study.check_cells + study.task_cells):
             return
-        found = {name: cell for name in names if (cell := run.read(name)) is not None}
-        chosen = chosen_of(study, found, run)
-        choice, plain = self.executor.share(chosen), self.executor.share(chosen.without_rules)
+        measured = {name: cell for name in names if (cell := run.read(name)) is not None}
+        planned, uniform, _ = choose_budgets(study, measured, run)
+        budgets = self.executor.share(
+            {
+                name: Budgets(own.budgets, own.powers, study.selection)
+                for name, own in (("planned", planned), ("uniform", uniform))
+            }
+        )
         yield (
             {
-                name: Task(name, _trial_cell, (self.model, passage, i, plain, study, held))
+                name: Task(name, _trial_cell, (self.model, passage, i, budgets, study, held))
                 for i, (name, passage) in enumerate(
                     zip(study.trial_cells, self.calibration, strict=True)
                 )
             }
             | {
-                name: Task(name, _check_cell, (self.model, passage, choice, study))
+                name: Task(name, _check_cell, (self.model, passage, budgets, study, study.against))
                 for name, passage in zip(study.check_cells, self.unseen, strict=True)
             }
             | {
-                name: Task(name, _item_cell, (self.model, item, choice, study))
+                name: Task(name, _item_cell, (self.model, item, budgets, study))
                 for name, item in zip(study.task_cells, self.items, strict=True)
             }
         )
 
 
 def _calibration_cell(
-    model: AnyModel, passage: Passage, i: int, study: PlanStudy, held: HeldPassages | None
+    model: AnyModel, passage: Passage, i: int, study: PlanStudy, held: Held | None
 ) -> Cell:
     with opened_model(model) as loaded:
         # nothing is fitted before there is a plan
-        observed = ObservedPassage(
-            loaded,
-            passage,
-            study.prefix,
-            study.keeping,
-            study.score,
-            asks=held is not None,
+        prompt, reader = read_passage(
+            loaded, passage, study.prefix, study.keeping, study.score, fits=held is not None
         )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
-        effects = measure_effects(observed, budget_sizes(study), generator)
+        effects = measure_effects(prompt, reader, budget_sizes(study), generator)
     if held is not None:
-        held.put(i, observed)
-    # one row per number; axes are kept beside them
-    arrays = {name: getattr(effects, name) for name in ARRAYS}
+        taken = sum(other.nbytes for other, _ in held.values())
+        if taken + prompt.nbytes <= HELD_BYTES:
+            held[i] = prompt, reader
     table = pd.concat(
-        [pd.DataFrame({"what": name, "value": a.ravel()}) for name, a in arrays.items()],
+        [
+            pd.DataFrame({"what": name, "value": getattr(effects, name).ravel()})
+            for name in ("effect", "square", "norm")
+        ],
         ignore_index=True,
     )
-    shapes = Shapes(**{name: tuple(a.shape) for name, a in arrays.items()})
-    return Cell(PlanCell(shapes=shapes, sliding=effects.sliding), table)
+    return Cell(PlanCell(sliding=effects.sliding), table)
 
 
 def _trial_cell(
     model: AnyModel,
     passage: Passage,
     i: int,
-    chosen: Chosen,
+    budgets: Mapping[str, Budgets],
     study: PlanStudy,
-    held: HeldPassages | None,
+    held: Held | None,
 ) -> Cell:
-    observed = None if held is None else held.take(i)
+    observed = None if held is None else held.pop(i, None)
     if observed is None:
-        return _check_cell(model, passage, chosen, study)
+        return _check_cell(model, passage, budgets, study, ())
     with opened_model(model):
-        return PassageCheck(observed, chosen, study.seed).cell()
+        return passage_cell(*observed, budgets, (), study.seed)
 
 
-def _check_cell(model: AnyModel, passage: Passage, chosen: Chosen, study: PlanStudy) -> Cell:
+def _check_cell(
+    model: AnyModel,
+    passage: Passage,
+    budgets: Mapping[str, Budgets],
+    study: PlanStudy,
+    against: Sequence[str],
+) -> Cell:
+    rules = [rule_named(name) for name in against]
     with opened_model(model) as loaded:
-        observed = ObservedPassage(
-            loaded, passage, study.prefix, study.keeping, study.score, chosen.rules
-        )
-        return PassageCheck(observed, chosen, study.seed).cell()
+        observed = read_passage(loaded, passage, study.prefix, study.keeping, study.score, rules)
+        return passage_cell(*observed, budgets, rules, study.seed)
 
 
-def _item_cell(model: AnyModel, item: TaskItem, chosen: Chosen, study: PlanStudy) -> Cell:
+def _item_cell(
+    model: AnyModel, item: TaskItem, budgets: Mapping[str, Budgets], study: PlanStudy
+) -> Cell:
+    rules = [rule_named(name) for name in study.against]
     with opened_model(model) as loaded:
-        return item_cell(loaded, item, chosen, study.keeping, study.score, study.seed)
-
-
-def rules_of(study: PlanStudy) -> tuple[Rule, ...]:
-    """Published rules that the plan is compared with."""
-    return tuple(rule_named(name) for name in study.against)
+        return item_cell(loaded, item, budgets, rules, study.keeping, study.score, study.seed)
 
 
 def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
@@ -263,83 +262,63 @@ def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
     return budget_grid(study.prefix, study.keeping.count)
 
 
-def effects_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> list[PassageEffects]:
-    """Effects of budgets on all calibration passages, as they are stored."""
-    count = len(budget_sizes(study))
-    return [
-        _stored_effects(study, name, cells[name], count, run) for name in study.calibration_cells
-    ]
-
-
 def choose_budgets(
-    study: PlanStudy, stored: Sequence[PassageEffects], layers: NDArray[np.int64]
-) -> tuple[Predicted, Predicted]:
-    """Budgets of the plan, and uniform ones with as many tokens in all."""
-    sizes = budget_sizes(study)
+    study: PlanStudy, cells: Mapping[str, Cell], run: CellRun
+) -> tuple[Predicted, Predicted, NDArray[np.int64]]:
+    """Budgets of the plan, uniform ones with as many tokens in all, and the layers they reduce.
+
+    Those are the layers without a sliding window.
+    """
+    model, sizes = study.model_record, budget_sizes(study)
+    stored = [
+        _stored_effects(study, name, cells[name], len(sizes), run)
+        for name in study.calibration_cells
+    ]
+    layers = np.array([i for i in range(model.layers) if i not in stored[0].sliding])
     parts = [part.chosen(layers, study.selection) for part in stored]
     if study.tolerance is not None:
         planned = plan_tolerance(parts, sizes, study.tolerance)
     else:
-        units = len(layers) * study.model_record.key_heads
         assert study.budget is not None
-        planned = plan_total(parts, sizes, int(study.budget * study.prefix) * units)
+        total = int(study.budget * study.prefix) * len(layers) * model.key_heads
+        planned = plan_total(parts, sizes, total)
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
     uniform = plan_uniform(parts, sizes, int(planned.budgets.mean()))
     first = FITTED if study.selection == "fitted" else 0
     planned, uniform = (
-        replace(found, powers=found.powers + first).among(
-            layers, study.model_record.layers, study.prefix
-        )
-        for found in (planned, uniform)
+        replace(own, powers=own.powers + first).among(layers, model.layers, study.prefix)
+        for own in (planned, uniform)
     )
-    return planned, uniform
-
-
-def chosen_of(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Chosen:
-    """What the check compares."""
-    stored, layers = effects_of(study, cells, run), planned_layers(study, cells)
-    planned, uniform = (
-        Budgets(found.budgets, found.powers, study.selection)
-        for found in choose_budgets(study, stored, layers)
-    )
-    return Chosen(planned, uniform, rules_of(study))
-
-
-def planned_layers(study: PlanStudy, cells: Mapping[str, Cell]) -> NDArray[np.int64]:
-    """Layers whose keys are reduced: those without a sliding window."""
-    sliding = set(cells[study.calibration_cells[0]].about.sliding)
-    return np.array([i for i in range(study.model_record.layers) if i not in sliding])
+    return planned, uniform, layers
 
 
 def _stored_effects(
     study: PlanStudy, name: str, cell: Cell, sizes: int, run: CellRun
 ) -> PassageEffects:
-    """Effects of budgets on a calibration passage, as they are stored."""
-    model, about = study.model_record, cell.about
-    wanted = {
+    """Effects of budgets on a calibration passage, as they are stored: one row per number."""
+    model, sliding = study.model_record, cell.about.sliding
+    shapes = {
         "effect": (model.layers, model.key_heads, SELECTIONS, sizes),
         "square": (model.layers, model.heads, SELECTIONS, sizes),
         "norm": (model.layers, model.heads),
     }
     known = {"what", "value"} <= set(cell.table.columns)
-    if about.shapes is None or not known or cell.table["value"].dtype.kind not in "fiu":
+    if not known or cell.table["value"].dtype.kind not in "fiu":
         raise run.damaged(name, "it has no effects")
-    arrays: dict[str, Any] = {}
-    for what, shape in wanted.items():
-        own = cell.table[cell.table["what"] == what]["value"]
-        if getattr(about.shapes, what) != shape or len(own) != np.prod(shape):
+    arrays: dict[str, Array] = {}
+    for what, shape in shapes.items():
+        numbers = cell.table[cell.table["what"] == what]["value"]
+        if len(numbers) != np.prod(shape):
             raise run.damaged(name, f"its {what} is not one per layer, head, power and size")
-        arrays[what] = own.to_numpy(dtype=np.float64).reshape(shape)
-    if len(set(about.sliding)) >= model.layers or any(i >= model.layers for i in about.sliding):
+        arrays[what] = numbers.to_numpy(dtype=np.float64).reshape(shape)
+    if len(set(sliding)) >= model.layers or any(i >= model.layers for i in sliding):
         raise run.damaged(name, "its layers with a window are not those of the model")
-    return PassageEffects(**arrays, sliding=about.sliding)
+    return PassageEffects(**arrays, sliding=sliding)
 
 
 def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     """Choose budgets, and say what they cost."""
-    stored = effects_of(study, cells, run)
-    layers = planned_layers(study, cells)
-    planned, uniform = choose_budgets(study, stored, layers)
+    planned, uniform, layers = choose_budgets(study, cells, run)
     trial, unseen, items = (
         {name: cells[name] for name in names}
         for names in (study.trial_cells, study.check_cells, study.task_cells)
@@ -349,7 +328,8 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     check_items(study, items, run)
     prose = np.array([kind == "prose" for kind in study.kinds])
     tried = list(trial.values())
-    cost = planned.cost(divergences(tried, "planned"), prose)
+    effect, interval, retrieval = planned.cost(values_of(tried, "planned", "kl")[:, 0], prose)
+    uniform_effect, _, _ = uniform.cost(values_of(tried, "uniform", "kl")[:, 0], prose)
     head_error = realised_errors(tried)
     check = None
     if unseen:
@@ -358,11 +338,11 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     total = Total(tokens=int(counted.sum()), ratio=float(counted.mean() / study.prefix))
     predicted = Prediction(
         unit="KL in nats per token",
-        effect=cost.effect,
-        interval=cost.interval,
-        uniform_effect=uniform.cost(divergences(tried, "uniform"), prose).effect,
+        effect=effect,
+        interval=interval,
+        uniform_effect=uniform_effect,
         uniform_powers=_grid(np.array(POWERS)[uniform.powers]),
-        retrieval=cost.retrieval,
+        retrieval=retrieval,
         head_error=_grid(head_error),
         price=planned.price,
         gap=planned.gap,
@@ -389,51 +369,38 @@ def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:
     )
 
 
-def _grid(values: NDArray[np.float64]) -> Grid:
+def _grid(values: Array) -> Grid:
     return tuple(tuple(row) for row in values.tolist())
 
 
-# A plan that was made before, on other texts and tasks.
-
-
 def evaluate_plan(plan: Plan, loaded: LoadedModel, text: TextSource, **options: Any) -> Check:
-    """Check a plan; see :meth:`Plan.evaluate`."""
-    study = _study(plan, loaded, text, options)
-    chosen = _chosen(plan, study.against)
-    passages = read_check(study, loaded).passages
-    keeping, score = plan.keeping, study.score
-    cells = []
-    for passage in passages:
-        observed = ObservedPassage(loaded, passage, plan.prefix, keeping, score, chosen.rules)
-        cells.append(PassageCheck(observed, chosen, study.seed).cell())
-    items = [
-        item_cell(loaded, item, chosen, keeping, score, study.seed)
-        for item in task_texts(study, loaded, passages)
-    ]
-    predicted = np.asarray(plan.predicted.head_error)
-    return check_results(cells, predicted, items)
-
-
-def _study(plan: Plan, loaded: LoadedModel, text: TextSource, options: dict[str, Any]) -> PlanStudy:
-    """The plan's own study with other options of its check."""
+    """Check a plan on another text and other tasks; see :meth:`Plan.evaluate`."""
     known = {option.name: option for option in options_of(type(plan.study))}
     given = {name: checked(known[name], value) for name, value in options.items()}
     if plan.study.check is None:  # defaults of a check are yet to be filled in
         given = {"check_passages": None, "against": None} | given
     study = replace(plan.study, check=text, **given).fill(loaded.outline)
-    return replace(study, model=plan.model)
-
-
-def _chosen(plan: Plan, against: tuple[str, ...]) -> Chosen:
-    rules = tuple(rule_named(name) for name in against)
+    study = replace(study, model=plan.model)
     tokens = plan.token_budgets.tokens
     reduced = [i for i in range(len(tokens)) if i not in plan.sliding]
-    each = np.full_like(tokens, plan.prefix)
-    each[reduced] = int(tokens[reduced].mean())
-    powers, uniform = (
-        np.searchsorted(POWERS, np.asarray(grid))
-        for grid in (plan.powers, plan.predicted.uniform_powers)
-    )
-    return Chosen(
-        Budgets(tokens, powers, plan.selection), Budgets(each, uniform, plan.selection), rules
-    )
+    equal = np.full_like(tokens, plan.prefix)
+    equal[reduced] = int(tokens[reduced].mean())
+    budgets = {
+        name: Budgets(own, np.searchsorted(POWERS, np.asarray(powers)), plan.selection)
+        for name, own, powers in (
+            ("planned", tokens, plan.powers),
+            ("uniform", equal, plan.predicted.uniform_powers),
+        )
+    }
+    rules = [rule_named(name) for name in study.against]
+    keeping, score, seed = plan.keeping, study.score, study.seed
+    passages = read_check(study, loaded).passages
+    cells = []
+    for passage in passages:
+        observed = read_passage(loaded, passage, plan.prefix, keeping, score, rules)
+        cells.append(passage_cell(*observed, budgets, rules, seed))
+    items = [
+        item_cell(loaded, item, budgets, rules, keeping, score, seed)
+        for item in task_texts(study, loaded, passages)
+    ]
+    return check_results(cells, np.asarray(plan.predicted.head_error), items)

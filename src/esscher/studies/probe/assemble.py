@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,102 +23,93 @@ from esscher.math.theory.cloud import EFFORT
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.result import (
     LARGE,
-    Curves,
-    ErrorSummary,
-    Flag,
     HeadStatistics,
     LayerPart,
-    MeanAndCovariance,
-    PredictedError,
     Probe,
     ProbeCell,
     ProbeHead,
     ProbeLayer,
-    ReferenceQuality,
+    percent,
 )
 from esscher.studies.probe.study import ProbeStudy
 from esscher.studies.probe.together import heads_together
 
+#: Errors of a layer, and what one pass says about its heads.
+MeasuredLayer: TypeAlias = tuple[LayerMeasurement, tuple[HeadStatistics, ...]]
+
 
 def assemble(study: ProbeStudy, cells: Mapping[str, Cell], run: CellRun) -> Probe:
     """Fit every head and layer."""
-    by_layer: dict[int, list[LayerFound]] = {}
+    by_layer: dict[int, list[MeasuredLayer]] = {}
     for name, cell in cells.items():
-        for part in read_cell(run, name, cell):
-            by_layer.setdefault(part.measured.layer, []).append(part)
+        for measured, stats in read_cell(run, name, cell):
+            by_layer.setdefault(measured.layer, []).append((measured, stats))
     heads: list[ProbeHead] = []
     layers: list[ProbeLayer] = []
     for layer in sorted(by_layer):
-        found = combine(by_layer[layer])
-        measured, units = found.measured, len(found.measured.heads)
-        own = [_head(found, h, study.seed) for h in range(units)]
-        layers.append(_layer(measured, own, study))
-        heads += own
+        measured, stats = combine(by_layer[layer])
+        for unit, head in enumerate(measured.heads):
+            made = ProbeHead(
+                layer=layer,
+                head=head,
+                fit=fit_unit(measured, unit, stats[unit], study.seed),
+                reference_share=reference_share(measured, unit),
+                flags={},
+                **structs.asdict(stats[unit]),
+            )
+            heads.append(made)
+        layers.append(
+            ProbeLayer(
+                layer=layer,
+                heads=measured.heads,
+                fit=fit_unit(measured, len(measured.heads), None, study.seed),
+                heads_together=None if study.predict else heads_together(measured, study.seed),
+            )
+        )
     heads = with_flags(heads)
-    sizes = study.sizes if heads else ()
     return Probe.of(
         run,
         study,
         len(cells),
         headline(heads),
-        sizes=sizes,
+        sizes=study.sizes if heads else (),
         heads=tuple(heads),
         layers=tuple(layers),
     )
 
 
-def _layer(measured: LayerMeasurement, heads: list[ProbeHead], study: ProbeStudy) -> ProbeLayer:
-    """Heads side by side, and together; nothing if nothing was sampled."""
-    if study.predict:
-        return ProbeLayer(layer=measured.layer, fit=None, curve=None, heads_together=None)
-    rates = fit_unit(measured, len(measured.heads), None, study.seed)
-    return ProbeLayer(
-        layer=measured.layer,
-        fit=ByMetric(**rates),
-        curve=_curves(measured, len(measured.heads)),
-        heads_together=heads_together(measured, heads, rates, study.seed),
-    )
+def combine(parts: Sequence[MeasuredLayer]) -> MeasuredLayer:
+    """One measurement of a layer from its passages: replicates side by side, statistics averaged.
 
-
-def combine(parts: Sequence[LayerFound]) -> LayerFound:
-    """One measurement of a layer: replicates side by side, statistics averaged."""
+    Predictions from different passages are independent: their mean has a smaller standard error.
+    """
     if len(parts) == 1:
         return parts[0]
-    each = [part.measured for part in parts]
-    first = each[0]
+    each = [measured for measured, _ in parts]
+    products = [m.products for m in each if m.products is not None]
     measured = LayerMeasurement(
-        layer=first.layer,
-        heads=first.heads,
-        sizes=first.sizes,
+        layer=each[0].layer,
+        heads=each[0].heads,
+        sizes=each[0].sizes,
         errors=np.concatenate([m.errors for m in each], axis=2),
         relative=np.sqrt(np.mean([m.relative**2 for m in each], axis=0)),
         reference_error=np.sqrt(np.mean([m.reference_error**2 for m in each], axis=0)),
-        products=_joined([m.products for m in each]),
+        products=np.concatenate(products, axis=1) if len(products) == len(each) else None,
     )
-    stats = zip(*(part.stats for part in parts), strict=True)
-    return LayerFound(measured, tuple(_averaged(same) for same in stats))
-
-
-def _averaged(same: Sequence[HeadStatistics]) -> HeadStatistics:
-    """The mean over passages; that of independent predictions has a smaller standard error."""
-    mean: HeadStatistics = average(same)
-    factor = len(same) ** -0.5
-
-    def scaled(error: PredictedError) -> PredictedError:
-        noise = error.exponent_error
-        return structs.replace(
-            error,
-            standard_error=tuple(factor * x for x in error.standard_error),
-            exponent_error=None if noise is None else factor * noise,
-        )
-
-    errors = {metric: scaled(mean.predicted_error[metric]) for metric in METRICS}
-    return structs.replace(mean, predicted_error=ByMetric(**errors))
-
-
-def _joined(products: Sequence[Array | None]) -> Array | None:
-    present = [product for product in products if product is not None]
-    return np.concatenate(present, axis=1) if len(present) == len(products) else None
+    factor, stats = len(parts) ** -0.5, []
+    for same in zip(*(stats for _, stats in parts), strict=True):
+        mean: HeadStatistics = average(same)
+        errors = {}
+        for metric in METRICS:
+            predicted = mean.predicted_error[metric]
+            noise = predicted.exponent_error
+            errors[metric] = structs.replace(
+                predicted,
+                standard_error=tuple(factor * x for x in predicted.standard_error),
+                exponent_error=None if noise is None else factor * noise,
+            )
+        stats.append(structs.replace(mean, predicted_error=ByMetric(**errors)))
+    return measured, tuple(stats)
 
 
 def average(values: Sequence[Any]) -> Any:
@@ -139,129 +129,104 @@ def average(values: Sequence[Any]) -> Any:
         return sum(values) * 2 > len(values)
     if isinstance(first, int | float):
         return float(np.mean(values))
-    if isinstance(first, tuple) and first and all(isinstance(x, Record | tuple) for x in first):
-        # as far as all of them go: passages may differ in the number of thresholds
-        return tuple(average(entries) for entries in zip(*values, strict=False))
-    numeric = isinstance(first, tuple) and all(isinstance(x, int | float) for x in first)
-    if numeric and all(len(value) == len(first) for value in values):
-        return tuple(average(entries) for entries in zip(*values, strict=True))
+    if isinstance(first, tuple):
+        nested = any(isinstance(entry, Record | tuple) for entry in first)
+        if nested or len({len(value) for value in values}) == 1:
+            # as far as all of them go: passages may differ in the number of thresholds
+            return tuple(average(entries) for entries in zip(*values, strict=False))
     return first
-
-
-def _head(found: LayerFound, h: int, seed: int) -> ProbeHead:
-    """A head, as yet without flags: those depend on all heads."""
-    measured, stats = found.measured, found.stats[h]
-    sampled = measured.errors.shape[2] > 0
-    return ProbeHead(
-        layer=measured.layer,
-        head=measured.heads[h],
-        fit=ByMetric(**fit_unit(measured, h, stats, seed)) if sampled else None,
-        curve=_curves(measured, h) if sampled else None,
-        reference=_reference(measured, h),
-        flags=(),
-        **structs.asdict(stats),
-    )
 
 
 def fit_unit(
     measured: LayerMeasurement, unit: int, stats: HeadStatistics | None, seed: int
-) -> dict[str, Rate]:
-    """Fitted rates of a head or of the whole layer, with what was predicted for them."""
-    rates = {}
-    for m, metric in enumerate(METRICS):
-        errors = measured.errors[m, unit]
-        rate = fit_rate(errors, np.asarray(measured.sizes, dtype=np.float64), seed=seed)
+) -> ByMetric[Rate] | None:
+    """Fitted rates of a head or of the whole layer, with what was predicted for them.
+
+    None if nothing was sampled.
+    """
+    if not measured.errors.shape[2]:
+        return None
+    sizes, rates = np.asarray(measured.sizes, dtype=np.float64), {}
+    for metric, errors in zip(METRICS, measured.errors[:, unit], strict=True):
+        rate = fit_rate(errors, sizes, seed=seed)
         if stats is not None:
-            predicted = stats.predicted
+            # curves bend: the exponent of the predicted one takes the weights of the fit
+            predicted = stats.predicted_error[metric]
+            curve = np.asarray(predicted.error)[np.isin(sizes, rate.sizes)]
             rate = structs.replace(
                 rate,
-                predicted=_slope(rate, measured, stats.predicted_error[metric]),
-                sharp=predicted.sharp[metric],
-                paper_reference=predicted.paper_reference,
-                paper_bound=predicted.paper_bound,
+                predicted=rate.slope_of(curve) if np.all(curve > 0) else predicted.exponent,
+                sharp=stats.sharp[metric],
+                paper_reference=stats.paper_reference,
+                paper_bound=stats.paper_bound,
             )
         rates[metric] = rate
-    return rates
+    return ByMetric(**rates)
 
 
-def _slope(rate: Rate, measured: LayerMeasurement, predicted: PredictedError) -> float | None:
-    """Exponent of the predicted curve with the weights of the fit: curves bend."""
-    used = np.isin(np.asarray(measured.sizes, dtype=np.float64), rate.sizes)
-    errors = np.asarray(predicted.error)[used]
-    return rate.slope_of(errors) if np.all(errors > 0) else predicted.exponent
+def reference_share(measured: LayerMeasurement, unit: int) -> float:
+    """Standard error of the reference over the error at the largest size: the larger of two.
 
-
-def _reference(measured: LayerMeasurement, unit: int) -> ReferenceQuality:
-    used = measured.reference
-    mean, cov = float(measured.reference_error[unit]), None if used is None else used.cov_error
-
-    def share(metric: str, error: float) -> float:
+    They are those of the mean output and, where it is known, of the covariance.
+    """
+    shares = [0.0]
+    noise = {"mean": measured.reference_error[unit]}
+    if measured.reference is not None:
+        noise["cov"] = measured.reference.cov_error[unit]
+    for metric, error in noise.items():
         errors = measured.errors[METRICS.index(metric), unit, :, -1]
         smallest = float(errors.mean()) if errors.size else 0.0
-        return error / smallest if smallest > 0 else 0.0
-
-    return ReferenceQuality(
-        queries=None if used is None else used.queries,
-        coarse_keys=None if used is None else used.coarse_keys,
-        standard_error=MeanAndCovariance(mean=mean, cov=None if cov is None else cov[unit]),
-        share=MeanAndCovariance(
-            mean=share("mean", mean), cov=None if cov is None else share("cov", cov[unit])
-        ),
-    )
-
-
-def _curves(measured: LayerMeasurement, unit: int) -> Curves:
-    def summary(errors: Array) -> ErrorSummary:
-        count = len(errors)
-        spread = errors.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else None
-        return ErrorSummary(
-            mean=_numbers(errors.mean(axis=0)),
-            median=_numbers(np.median(errors, axis=0)),
-            standard_error=None if spread is None else _numbers(spread),
-        )
-
-    each = {metric: summary(measured.errors[m, unit]) for m, metric in enumerate(METRICS)}
-    return Curves(norm=float(measured.relative[unit]), **each)
-
-
-def _numbers(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+        if smallest > 0:
+            shares.append(float(error) / smallest)
+    return max(shares)
 
 
 # Cells. The table of a cell holds the raw errors (layer, unit, metric, replicate, n, error); then,
 # as metrics "mean product" and "map product" of units such as "0 x 3", the inner products of the
-# heads' errors behind the output projection.
+# heads' errors behind the output projection, of each pair of heads once.
 
 
-@dataclass(frozen=True, eq=False)
-class LayerFound:
-    """Errors of a layer, and what one pass says about its heads."""
-
-    measured: LayerMeasurement
-    stats: tuple[HeadStatistics, ...]
-
-
-def make_cell(layers: Sequence[LayerFound]) -> Cell:
+def make_cell(layers: Sequence[MeasuredLayer]) -> Cell:
     """Return what is stored of layers."""
-    about = tuple(
-        LayerPart(
-            layer=m.layer,
-            heads=m.heads,
-            sizes=m.sizes,
-            shape=m.errors.shape,
-            relative=tuple(m.relative.tolist()),
-            reference_error=tuple(m.reference_error.tolist()),
-            reference=m.reference,
-            stats=found.stats,
-            products=m.products is not None,
+    about, tables = [], []
+    for m, stats in layers:
+        about.append(
+            LayerPart(
+                layer=m.layer,
+                heads=m.heads,
+                sizes=m.sizes,
+                shape=m.errors.shape,
+                relative=tuple(m.relative.tolist()),
+                reference_error=tuple(m.reference_error.tolist()),
+                reference=m.reference,
+                stats=stats,
+                products=m.products is not None,
+            )
         )
-        for found in layers
-        for m in [found.measured]
-    )
-    return Cell(ProbeCell(layers=about), _errors_table([found.measured for found in layers]))
+        blocks = [(list(METRICS), [*(str(head) for head in m.heads), "layer"], m.errors)]
+        if m.products is not None:
+            rows, columns = np.triu_indices(len(m.heads))
+            pairs = [f"{m.heads[i]} x {m.heads[j]}" for i, j in zip(rows, columns, strict=True)]
+            names = [f"{name} product" for name in PRODUCTS]
+            blocks.append((names, pairs, np.moveaxis(m.products[..., rows, columns], -1, 1)))
+        for metrics, units, values in blocks:
+            metric, unit, replicate, size = (axis.ravel() for axis in np.indices(values.shape))
+            tables.append(
+                pd.DataFrame(
+                    {
+                        "layer": np.full(values.size, m.layer, dtype=np.int64),
+                        "unit": np.array(units)[unit],
+                        "metric": np.array(metrics)[metric],
+                        "replicate": replicate.astype(np.int64),
+                        "n": np.asarray(m.sizes, dtype=np.int64)[size],
+                        "error": values.ravel(),
+                    }
+                )
+            )
+    return Cell(ProbeCell(layers=tuple(about)), pd.concat(tables, ignore_index=True))
 
 
-def read_cell(run: CellRun, name: str, cell: Cell) -> list[LayerFound]:
+def read_cell(run: CellRun, name: str, cell: Cell) -> list[MeasuredLayer]:
     """Return the layers of a cell.
 
     Raises
@@ -270,88 +235,38 @@ def read_cell(run: CellRun, name: str, cell: Cell) -> list[LayerFound]:
         If its table is not that of its layers.
     """
     about: ProbeCell = cell.about
+    layers: list[MeasuredLayer] = []
     try:
-        errors = cell.table["error"].to_numpy(dtype=np.float64)
-        layers, start = [], 0
+        errors = np.asarray(cell.column("error"), dtype=np.float64)
+        start = 0
         for part in about.layers:
-            found, start = _read_layer(part, errors, start)
-            layers.append(found)
+            _, units, replicates, sizes = part.shape
+            end = start + math.prod(part.shape)
+            raw, products = errors[start:end].reshape(part.shape), None
+            if part.products:
+                rows, columns = np.triu_indices(units - 1)
+                shape = len(PRODUCTS), len(rows), replicates, sizes
+                start, end = end, end + math.prod(shape)
+                folded = np.moveaxis(errors[start:end].reshape(shape), 1, -1)
+                products = np.empty((*folded.shape[:3], units - 1, units - 1))
+                products[..., rows, columns] = products[..., columns, rows] = folded
+            measured = LayerMeasurement(
+                layer=part.layer,
+                heads=part.heads,
+                sizes=part.sizes,
+                errors=raw,
+                relative=np.asarray(part.relative),
+                reference_error=np.asarray(part.reference_error),
+                products=products,
+                reference=part.reference,
+            )
+            layers.append((measured, part.stats))
+            start = end
         if start != len(errors):
             raise ValueError(f"its table has {len(errors)} rows, not {start}")
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise run.damaged(name, error) from error
     return layers
-
-
-def _read_layer(part: LayerPart, errors: Array, start: int) -> tuple[LayerFound, int]:
-    """A layer from the rows of a table that begin at ``start``, and where they end."""
-    _, units, replicates, sizes = part.shape
-    middle = end = start + math.prod(part.shape)
-    products = None
-    if part.products:
-        products, end = _unfolded(errors, middle, units - 1, replicates, sizes)
-    measured = LayerMeasurement(
-        layer=part.layer,
-        heads=part.heads,
-        sizes=part.sizes,
-        errors=errors[start:middle].reshape(part.shape),
-        relative=np.asarray(part.relative),
-        reference_error=np.asarray(part.reference_error),
-        products=products,
-        reference=part.reference,
-    )
-    return LayerFound(measured, part.stats), end
-
-
-def _errors_table(layers: Sequence[LayerMeasurement]) -> pd.DataFrame:
-    tables = []
-    for m in layers:
-        metric, unit, replicate, size = (axis.ravel() for axis in np.indices(m.errors.shape))
-        names = np.array([*(str(head) for head in m.heads), "layer"])
-        columns: dict[str, Any] = {
-            "layer": np.full(m.errors.size, m.layer, dtype=np.int64),
-            "unit": names[unit],
-            "metric": np.array(METRICS)[metric],
-            "replicate": replicate.astype(np.int64),
-            "n": np.asarray(m.sizes, dtype=np.int64)[size],
-            "error": m.errors.ravel(),
-        }
-        tables.append(pd.DataFrame(columns))
-        if m.products is not None:
-            tables.append(_products_table(m, m.products))
-    return pd.concat(tables, ignore_index=True)
-
-
-def _products_table(m: LayerMeasurement, products: Array) -> pd.DataFrame:
-    """One row per pair of heads: the matrices are symmetric."""
-    first, second = np.triu_indices(len(m.heads))
-    folded = products[..., first, second]
-    kind, replicate, size, pair = (axis.ravel() for axis in np.indices(folded.shape))
-    names = np.array([f"{m.heads[i]} x {m.heads[j]}" for i, j in zip(first, second, strict=True)])
-    return pd.DataFrame(
-        {
-            "layer": np.full(folded.size, m.layer, dtype=np.int64),
-            "unit": names[pair],
-            "metric": np.array([f"{name} product" for name in PRODUCTS])[kind],
-            "replicate": replicate.astype(np.int64),
-            "n": np.asarray(m.sizes, dtype=np.int64)[size],
-            "error": folded.ravel(),
-        }
-    )
-
-
-def _unfolded(
-    values: Array, start: int, heads: int, replicates: int, sizes: int
-) -> tuple[Array, int]:
-    """Products [error, replicate, size, head, head] from the table, and where they end in it."""
-    first, second = np.triu_indices(heads)
-    shape = (len(PRODUCTS), replicates, sizes, len(first))
-    end = start + math.prod(shape)
-    folded = values[start:end].reshape(shape)
-    products = np.empty((*shape[:3], heads, heads))
-    products[..., first, second] = folded
-    products[..., second, first] = folded
-    return products, end
 
 
 # Flags: what stands out at a head, for mean, covariance and map apart, with the evidence.
@@ -376,224 +291,124 @@ REFERENCE = 0.2
 
 def with_flags(heads: Sequence[ProbeHead]) -> list[ProbeHead]:
     """Return the heads with their flags."""
-    found: list[list[Flag]] = [[] for _ in heads]
-    for metric in METRICS:
-        for i, flag in (
-            *_measured_slow(heads, metric),
-            *(predicted_slow(heads, metric) if metric in PREDICTED else ()),
-            *_disagreeing(heads, metric),
-        ):
-            found[i].append(flag)
-    for i, flag in _against_gaussian(heads):
-        found[i].append(flag)
-    for head, flags in zip(heads, found, strict=True):
-        flags += _of_one(head)
-    return [
-        structs.replace(head, flags=tuple(flags)) for head, flags in zip(heads, found, strict=True)
-    ]
-
-
-def _measured_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
-    """Measured exponents below 1/2."""
-    values = np.array([_exponent(head, metric) for head in heads])
-    slow = _below(values, 0.5)
-    return [
-        (i, Flag(flag=f"slow {WORDS[metric]}", evidence=_evidence("measured", *values[i][:2])))
-        for i in slow
-    ]
-
-
-def predicted_slow(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
-    """Exponents that one pass predicts below 1/2, beyond what the prediction may be off."""
-    values = np.array([_predicted(head, metric) for head in heads])
-    slow = _below(values, PREDICTED_SLOW)
-    return [
-        (
-            i,
-            Flag(
-                flag=f"slow {WORDS[metric]} (predicted)",
-                evidence=_evidence("predicted on these sizes", *values[i][:2]),
-            ),
-        )
-        for i in slow
-    ]
-
-
-def _disagreeing(heads: Sequence[ProbeHead], metric: str) -> list[tuple[int, Flag]]:
-    """Exponents that were measured other than predicted on the same sizes."""
-    measured = np.array([_exponent(head, metric) for head in heads])
-    predicted = np.array([_predicted(head, metric) for head in heads])
-    predicted[:, 0] = [_number(head.predicted_exponent(metric)) for head in heads]
-    noise = np.hypot(measured[:, 1], predicted[:, 1])
-    freedom = np.minimum(measured[:, 2], predicted[:, 2])
-    apart = _apart(measured[:, 0] - predicted[:, 0], noise, freedom)
-    return [
-        (
-            i,
-            Flag(
-                flag=f"prediction off ({WORDS[metric]})",
-                evidence=f"{_evidence('measured', *measured[i][:2])}, "
-                f"{_evidence('predicted', *predicted[i][:2])}",
-            ),
-        )
-        for i in apart
-    ]
-
-
-def _against_gaussian(heads: Sequence[ProbeHead]) -> list[tuple[int, Flag]]:
-    """Measured exponents of the mean other than those of Gaussian tokens of the same horizon."""
-    values = np.array([_exponent(head, "mean") for head in heads])
-    sharp = np.array([head.predicted.sharp.mean for head in heads])
-    apart = _apart(values[:, 0] - sharp, values[:, 1], values[:, 2])
-    return [
-        (
-            i,
-            Flag(
-                flag="not Gaussian",
-                evidence=f"{_evidence('measured', *values[i][:2])}, Gaussian tokens of H = "
-                f"{heads[i].horizon:.2f} would tend to {sharp[i]:.3f} (conjectured)",
-            ),
-        )
-        for i in apart
-    ]
-
-
-def _of_one(head: ProbeHead) -> list[Flag]:
-    """Flags that depend on the head alone."""
-    flags = []
-    if head.reference.largest_share > REFERENCE:
-        share = head.reference.largest_share
-        flags.append(
-            Flag(
-                flag="reference",
-                evidence=f"the reference's own error is {share:.0%} of the smallest error measured",
+    if not heads:
+        return []
+    flags: list[dict[str, str]] = [{} for _ in heads]
+    for metric, word in WORDS.items():
+        measured, predicted = measured_exponents(heads, metric), predicted_exponents(heads, metric)
+        for i in significant(measured, 0.5, below=True):
+            flags[i][f"slow {word}"] = _evidence("measured", measured[i])
+        if metric in PREDICTED:
+            for i in significant(predicted, PREDICTED_SLOW, below=True):
+                evidence = _evidence("predicted on these sizes", predicted[i])
+                flags[i][f"slow {word} (predicted)"] = evidence
+        # with the weights of the fit: curves bend
+        weighted = [head.predicted_exponent(metric)[0] for head in heads]
+        predicted[:, 0] = np.array(weighted, dtype=np.float64)
+        noise = np.hypot(measured[:, 1], predicted[:, 1])
+        freedom = np.minimum(measured[:, 2], predicted[:, 2])
+        difference = np.stack([measured[:, 0] - predicted[:, 0], noise, freedom], axis=1)
+        for i in significant(difference, 0.0):
+            flags[i][f"prediction off ({word})"] = (
+                f"{_evidence('measured', measured[i])}, {_evidence('predicted', predicted[i])}"
             )
+    measured = measured_exponents(heads, "mean")
+    sharp = np.array([head.sharp.mean for head in heads])
+    for i in significant(measured - np.outer(sharp, [1, 0, 0]), 0.0):
+        flags[i]["not Gaussian"] = (
+            f"{_evidence('measured', measured[i])}, Gaussian tokens of H = "
+            f"{heads[i].horizon:.2f} would tend to {sharp[i]:.3f} (conjectured)"
         )
-    if head.fit is not None and not head.fit.mean.trusted:
-        reasons = "; ".join(head.fit.mean.reasons)
-        flags.append(Flag(flag="fit", evidence=f"exponent of the mean: {reasons}"))
-    return flags
+    for head, raised in zip(heads, flags, strict=True):
+        if head.reference_share > REFERENCE:
+            raised["reference"] = (
+                f"the reference's own error is {head.reference_share:.0%} of the smallest error "
+                "measured"
+            )
+        if head.fit is not None and not head.fit.mean.trusted:
+            raised["fit"] = f"exponent of the mean: {'; '.join(head.fit.mean.reasons)}"
+    return [structs.replace(head, flags=raised) for head, raised in zip(heads, flags, strict=True)]
 
 
-def _exponent(head: ProbeHead, metric: str) -> tuple[float, float, float]:
-    """Measured exponent, standard error and degrees of freedom; nan where there is none."""
-    if head.fit is None or head.fit[metric].standard_error is None:
-        return np.nan, np.nan, np.nan
-    fit = head.fit[metric]
-    return fit.exponent, float(fit.standard_error or 0.0), fit.n_replicates - 1.0
+def measured_exponents(heads: Sequence[ProbeHead], metric: str) -> Array:
+    """Measured exponents, standard errors and degrees of freedom, [head, 3]; nan without any."""
+    rows = np.full((len(heads), 3), np.nan)
+    for row, head in zip(rows, heads, strict=True):
+        fit = None if head.fit is None else head.fit[metric]
+        if fit is not None and fit.standard_error is not None:
+            row[:] = fit.exponent, fit.standard_error, fit.n_replicates - 1.0
+    return rows
 
 
-def _predicted(head: ProbeHead, metric: str) -> tuple[float, float, float]:
-    """Exponent that one pass predicts, its standard error and degrees of freedom."""
-    found = head.predicted_error[metric]
-    if found.exponent is None or found.exponent_error is None:
-        return np.nan, np.nan, np.nan
-    return found.exponent, found.exponent_error, EFFORT.groups - 1.0
+def predicted_exponents(heads: Sequence[ProbeHead], metric: str) -> Array:
+    """Exponents that one pass predicts, standard errors and degrees of freedom, [head, 3]."""
+    rows = np.full((len(heads), 3), np.nan)
+    for row, head in zip(rows, heads, strict=True):
+        predicted = head.predicted_error[metric]
+        if predicted.exponent is not None and predicted.exponent_error is not None:
+            row[:] = predicted.exponent, predicted.exponent_error, EFFORT.groups - 1.0
+    return rows
 
 
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value
+def significant(values: Array, bar: float, *, below: bool = False) -> list[int]:
+    """Which numbers [number, (value, error, freedom)] are not ``bar``, or are below it.
+
+    All of them are tested together (Holm); nan is not significant.
+    """
+    value, noise, freedom = values.T
+    t = (value - bar) / (np.where(noise > 0, noise, 1e-12) + 0 * noise)  # nan stays
+    p = scipy.special.stdtr(freedom, t if below else -np.abs(t)) * (1 if below else 2)
+    return np.flatnonzero(family_wise(p) <= ALPHA).tolist()
 
 
-def _below(found: Array, bar: float) -> list[int]:
-    """Which exponents [head, (value, error, freedom)] are below a bar, over all of them."""
-    values, noise, freedom = found.T
-    return _adjusted(scipy.special.stdtr(freedom, (values - bar) / _positive(noise)))
+def _evidence(kind: str, exponent: Array) -> str:
+    return f"exponent {kind}: {exponent[0]:.3f} ± {exponent[1]:.3f}"
 
 
-def _apart(differences: Array, noise: Array, freedom: Array) -> list[int]:
-    """Which differences are not 0, over all of them."""
-    return _adjusted(2 * scipy.special.stdtr(freedom, -np.abs(differences) / _positive(noise)))
-
-
-def _positive(noise: Array) -> Array:
-    return np.where(noise > 0, noise, 1e-12) + 0 * noise  # nan stays
-
-
-def _adjusted(p: Array) -> list[int]:
-    """Tests that are significant, all of them taken together."""
-    return [i for i, value in enumerate(family_wise(p).tolist()) if value <= ALPHA]
-
-
-def _evidence(what: str, value: float, noise: float) -> str:
-    return f"exponent {what}: {value:.3f} ± {noise:.3f}"
-
-
-# The first sentences of a probe: how far off heads are at the model's own context length.
-
-#: Output error whose tokens are told first.
-WANTED = 0.1
-#: Heads that are named.
+#: Heads that the headline names.
 NAMED = 5
 
 
 def headline(heads: Sequence[ProbeHead]) -> str:
-    """The answer in a few sentences."""
+    """The answer in a few sentences: how many tokens it takes, and how far off heads are."""
     if not heads:
         return "Nothing has been measured yet."
-    return " ".join([_needed(heads), _at_context(heads), _keep_all(heads), _rates(heads)])
-
-
-def _needed(heads: Sequence[ProbeHead]) -> str:
-    """Tokens for 10% output error, of the typical head and of the one that needs most."""
-    tokens = np.array([_tokens(head) for head in heads])
+    needs = [head.tokens_for["0.1"] for head in heads]
+    tokens = np.array([math.inf if need is None else need for need in needs])
     keys = np.array([head.keys for head in heads])
     most = int(np.argmax(tokens))
-    worst = f"{heads[most].layer}.{heads[most].head}"
-    typical = float(np.median(tokens))
+    typical = _tokens(float(np.median(tokens)), float(np.median(keys)))
+    neediest = f"{heads[most].layer}.{heads[most].head}"
+    errors = np.array([head.at_context for head in heads])
+    worst = heads[int(np.argmax(errors))]
+    beyond = any(head.context > head.keys for head in heads)
+    large = [head for head in heads if head.at_context_interval[0] > LARGE]
+    large.sort(key=lambda head: -head.at_context)
+    keep_all = f"No head is certainly more than {LARGE:.0%} off."
+    if large:
+        names = ", ".join(f"{head.layer}.{head.head}" for head in large[:NAMED])
+        more = f" and {len(large) - NAMED} more" if len(large) > NAMED else ""
+        verb = "is" if len(large) == 1 else "are"
+        keep_all = (
+            f"{counted(len(large), 'head')} ({names}{more}) {verb} more than {LARGE:.0%} off: keep "
+            "all tokens there."
+        )
+    counts = class_counts(head.exponent("mean")[1] for head in heads)
+    how = "measured" if heads[0].fit is not None else "predicted"
     return (
-        f"For {WANTED:.0%} output error a typical head needs "
-        f"{_count(typical, float(np.median(keys)))}, the neediest ({worst}) "
-        f"{_count(float(tokens[most]), float(keys[most]))}."
+        f"For 10% output error a typical head needs {typical}, the neediest ({neediest}) "
+        f"{_tokens(float(tokens[most]), float(keys[most]))}. "
+        f"At {worst.context:,.0f} tokens, the model's own context length, a typical head is "
+        f"{percent(float(np.median(errors)))} off its limit, the worst "
+        f"({worst.layer}.{worst.head}) {percent(worst.at_context)}"
+        f"{' (extrapolated)' if beyond else ''}. {keep_all} "
+        f"The error of the mean output falls {rates_said(counts, 'head')} ({how})."
     )
 
 
-def _tokens(head: ProbeHead) -> float:
-    found = head.tokens_for.percent_10
-    return math.inf if found is None else found
-
-
-def _count(tokens: float, read: float) -> str:
+def _tokens(tokens: float, read: float) -> str:
     """A number of tokens; beyond those that were read it is extrapolated, and says so."""
     if not math.isfinite(tokens):
         return "more tokens than can be predicted"
     shown = two_digits(max(tokens, 1.0)) if tokens >= 10 else f"{tokens:.0f}"
     return f"~{shown} tokens (extrapolated)" if tokens > read else f"{shown} tokens"
-
-
-def _at_context(heads: Sequence[ProbeHead]) -> str:
-    errors = np.array([head.at_context.error for head in heads])
-    worst = heads[int(np.argmax(errors))]
-    n = worst.at_context.n
-    beyond = any(head.at_context.extrapolated for head in heads)
-    return (
-        f"At {n:,.0f} tokens, the model's own context length, a typical head is "
-        f"{_percent(np.median(errors))} off its limit, the worst ({worst.layer}.{worst.head}) "
-        f"{_percent(worst.at_context.error)}" + (" (extrapolated)." if beyond else ".")
-    )
-
-
-def _keep_all(heads: Sequence[ProbeHead]) -> str:
-    """Heads whose output is not estimated by a sample of that many tokens."""
-    large = sorted(
-        (head for head in heads if head.at_context.interval[0] > LARGE),
-        key=lambda head: -head.at_context.error,
-    )
-    if not large:
-        return f"No head is certainly more than {LARGE:.0%} off."
-    names = ", ".join(f"{head.layer}.{head.head}" for head in large[:NAMED])
-    more = f" and {len(large) - NAMED} more" if len(large) > NAMED else ""
-    return (
-        f"{counted(len(large), 'head')} ({names}{more}) "
-        f"{'is' if len(large) == 1 else 'are'} more than {LARGE:.0%} off: keep all tokens there."
-    )
-
-
-def _rates(heads: Sequence[ProbeHead]) -> str:
-    counts = class_counts(head.exponent("mean")[1] for head in heads)
-    how = "measured" if heads[0].fit is not None else "predicted"
-    return f"The error of the mean output falls {rates_said(counts, 'head')} ({how})."
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g}%" if share < 0.1 else f"{share:.0%}"

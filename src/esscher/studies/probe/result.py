@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
-from esscher.core.streams import random_stream
-from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.math.statistics import Rate, TailIndex
-from esscher.math.statistics.records import ByMetric, Ends
+from esscher.math.statistics.records import ByMetric, Ends, Matrix
 from esscher.math.tails.candidates import Cloud
 from esscher.runs.result import Result, WithHeads
 
@@ -27,72 +25,17 @@ if TYPE_CHECKING:
     from esscher.studies.probe.study import ProbeStudy  # noqa: F401 - below, in a string
 
 
-T = TypeVar("T")
-
 #: Standard errors to each side of a 95% interval.
 NORMAL = 1.96
 #: Output error from which a head is one to leave alone: sampling it is no estimate.
 LARGE = 0.5
-#: A number for each pair of heads.
-Matrix: TypeAlias = tuple[tuple[float, ...], ...]
-
-
-class ByTolerance(
-    Record,
-    Generic[T],
-    frozen=True,
-    kw_only=True,
-    rename={"percent_5": "0.05", "percent_10": "0.1", "percent_20": "0.2"},
-):
-    """The same for a relative output error of 5%, 10% and 20%."""
-
-    percent_5: T
-    percent_10: T
-    percent_20: T
-
-
-class Psi(
-    Record,
-    frozen=True,
-    kw_only=True,
-    rename={"two_sided": "two-sided", "one_sided": "one-sided"},
-):
-    """The constant of the published bound, in both conventions.
-
-    Attributes
-    ----------
-    two_sided
-        ``H^2``, from the covariances of queries and keys: the published version of the paper.
-    one_sided
-        ``||Sigma||_2 ||Sigma^{1/2} A||_2^2``, from that of tokens alone: its first version. None
-        where it is not known.
-    """
-
-    two_sided: float
-    one_sided: float | None
-
-
-class Quantiles(Record, frozen=True, kw_only=True):
-    """Quantiles over queries."""
-
-    p10: float
-    median: float
-    p90: float
-
-
-class Sink(Record, frozen=True, kw_only=True):
-    """A token that is a sink, and the share of the attention that it receives."""
-
-    token: str
-    share: float
-
-
-class Sinks(Record, frozen=True, kw_only=True):
-    """How many sinks there are, their share of the attention, and the largest of them."""
-
-    count: Amount
-    share: float
-    tokens: tuple[Sink, ...]
+#: Errors, in the order of the panels.
+METRIC_NAMES = {"mean": "mean output", "map": "map (rms)", "cov": "covariance"}
+#: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
+#: A report of 80 layers of 64 heads then stays below 8 MB.
+KEPT = 1_000
+#: Relative output errors for which the number of tokens is given.
+TOLERANCES = ("0.05", "0.1", "0.2")
 
 
 class PredictedError(Record, frozen=True, kw_only=True):
@@ -108,48 +51,6 @@ class PredictedError(Record, frozen=True, kw_only=True):
     exponent_error: float | None
 
 
-class AtContext(Record, frozen=True, kw_only=True):
-    """Relative output error at the model's own context length.
-
-    Attributes
-    ----------
-    n
-        That many tokens.
-    error, interval
-        Root mean square over queries, over the norm of the outputs, with its 95% interval.
-    extrapolated
-        Whether the cloud had fewer tokens.
-    """
-
-    n: Amount
-    error: float
-    interval: Interval
-    extrapolated: bool
-
-
-class PredictedExponents(Record, frozen=True, kw_only=True):
-    """Exponents that one pass predicts.
-
-    Attributes
-    ----------
-    khat
-        From the tail of received attention, of the mean error.
-    sharp
-        Asymptotic, for Gaussian tokens of the same horizon: conjectured.
-    paper_reference, paper_bound
-        The published ones, ``1/(2(1 + Psi))`` and ``1/(2(1 + 32 Psi))``, of the two-sided Psi.
-    paper_reference_one_sided, paper_bound_one_sided
-        The same of the one-sided Psi; None where that is not known, and in older runs.
-    """
-
-    khat: float
-    sharp: ByMetric[float]
-    paper_reference: float
-    paper_bound: float
-    paper_reference_one_sided: float | None = None
-    paper_bound_one_sided: float | None = None
-
-
 class HeadStatistics(Record, frozen=True, kw_only=True):
     """What one pass says about a head.
 
@@ -158,52 +59,77 @@ class HeadStatistics(Record, frozen=True, kw_only=True):
     horizon, frobenius, tau, spectrum
         H and F of ``M = S_k^{1/2} S_q^{1/2}``, the norm of the mean tilt, and the largest singular
         values of M.
-    psi
-        Constant of the published bound.
+    psi, psi_one_sided
+        Constant of the published bound: ``H^2``, from the covariances of queries and keys (the
+        published version of the paper), and ``||Sigma||_2 ||Sigma^{1/2} A||_2^2``, from that of
+        tokens alone (its first version); None where the latter is not known.
+    paper_reference, paper_bound
+        The published exponents, ``1/(2(1 + Psi))`` and ``1/(2(1 + 32 Psi))``.
+    paper_reference_one_sided, paper_bound_one_sided
+        The same of the one-sided Psi.
+    sharp
+        Asymptotic exponents for Gaussian tokens of the same horizon: conjectured.
     log_burn_in, frozen_share
         ``F^2 + tau^2``, and the share of queries past freezing at the largest size.
     khat
         Tail of received attention.
     ess
-        Effective number of tokens that a query attends, ``1 / sum_j p_j^2``.
-    sinks, delimiter_share
-        Attention that goes to sinks, and to delimiters.
+        Effective number of tokens that a query attends, ``1 / sum_j p_j^2``: quantiles ``p10``,
+        ``median`` and ``p90`` over queries.
+    sinks, sink_share, delimiter_share
+        The largest sinks, each with its share of the attention; the attention that all sinks
+        receive, and that of delimiters.
     tails
         Tails of the keys; None where there are too few to judge.
     norm
         Root mean square of the outputs.
     predicted_error
         Errors that one pass over the cloud predicts at the sizes, of mean, covariance and map.
-    predicted
-        Exponents by other predictors.
     keys
         Tokens of the cloud.
     tokens_for, tokens_for_interval
-        Tokens for a relative output error, with 95% intervals; None: more than 10^8. Beyond
-        ``keys`` it is an extrapolation, which knows of no rarer tokens than the cloud has.
-    at_context
-        Output error at the model's own context length.
+        Tokens for a relative output error of 0.05, 0.1 and 0.2, with 95% intervals; None: more than
+        10^8. Beyond ``keys`` it is an extrapolation, which knows of no rarer tokens than the cloud
+        has.
+    context, at_context, at_context_interval
+        The model's own context length, and the relative output error there (root mean square over
+        queries, over the norm of the outputs) with its 95% interval.
     """
 
     horizon: float
     frobenius: float
     tau: float
     spectrum: tuple[float, ...]
-    psi: Psi
+    psi: float
+    psi_one_sided: float | None
+    paper_reference: float
+    paper_bound: float
+    paper_reference_one_sided: float | None
+    paper_bound_one_sided: float | None
+    sharp: ByMetric[float]
     log_burn_in: float
     frozen_share: float
     khat: TailIndex
-    ess: Quantiles
-    sinks: Sinks
+    ess: dict[str, float]
+    sinks: tuple[tuple[str, float], ...]
+    sink_share: float
     delimiter_share: float
     tails: Cloud | None
     norm: float
     predicted_error: ByMetric[PredictedError]
-    predicted: PredictedExponents
     keys: Amount
-    tokens_for: ByTolerance[float | None]
-    tokens_for_interval: ByTolerance[Ends]
-    at_context: AtContext
+    tokens_for: dict[str, float | None]
+    tokens_for_interval: dict[str, Ends]
+    context: Amount
+    at_context: float
+    at_context_interval: Interval
+
+    def __post_init__(self) -> None:
+        for numbers in (self.tokens_for, self.tokens_for_interval):
+            if not numbers.keys() >= set(TOLERANCES):
+                raise ValueError(f"Expected `object` with tokens for {', '.join(TOLERANCES)}")
+        if "median" not in self.ess:
+            raise ValueError("Expected `object` with the median of ess")
 
 
 class LayerPart(Record, frozen=True, kw_only=True):
@@ -255,58 +181,6 @@ class ProbeCell(Record, frozen=True, kw_only=True):
     layers: tuple[LayerPart, ...]
 
 
-class ErrorSummary(Record, frozen=True, kw_only=True):
-    """An error at each size, over the replicates; no standard error of a single one."""
-
-    mean: tuple[float, ...]
-    median: tuple[float, ...]
-    standard_error: tuple[float, ...] | None
-
-
-class Curves(ByMetric[ErrorSummary], frozen=True, kw_only=True):
-    """Measured errors, and the root mean square norm of the outputs they are relative to."""
-
-    norm: float
-
-
-class MeanAndCovariance(Record, frozen=True, kw_only=True):
-    """A number for the mean of the reference's outputs, and for their covariance if it is known."""
-
-    mean: float
-    cov: float | None
-
-
-class ReferenceQuality(Record, frozen=True, kw_only=True):
-    """How good the reference is.
-
-    Attributes
-    ----------
-    queries, coarse_keys
-        See :class:`esscher.engine.sampled.sizes.ReferenceUsed`; None in context mode.
-    standard_error
-        Its standard errors.
-    share
-        The same over the errors measured at the largest size.
-    """
-
-    queries: Count | None
-    coarse_keys: Count | None
-    standard_error: MeanAndCovariance
-    share: MeanAndCovariance
-
-    @property
-    def largest_share(self) -> float:
-        """The larger of the two shares."""
-        return max(self.share.mean, self.share.cov or 0.0)
-
-
-class Flag(Record, frozen=True, kw_only=True):
-    """Why a head's numbers may not be what they seem, with the evidence."""
-
-    flag: Name
-    evidence: str
-
-
 class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     """A head: what one pass says, what was measured, and what stands against it.
 
@@ -314,86 +188,64 @@ class ProbeHead(HeadStatistics, frozen=True, kw_only=True):
     ----------
     layer, head
         Which one.
-    fit, curve
-        Fitted rates and measured errors: of the mean output, of the covariance, of the map; None if
+    fit
+        Rates of the measured errors: of the mean output, of the covariance, of the map; None if
         nothing was sampled.
-    reference
-        How good the reference is.
+    reference_share
+        Standard error of the reference over the error measured at the largest size: of the mean
+        output or of the covariance, whichever is larger.
     flags
-        Why the numbers may not be what they seem.
+        Why the numbers may not be what they seem: names, with the evidence.
     """
 
     layer: Index
     head: Index
     fit: ByMetric[Rate] | None
-    curve: Curves | None
-    reference: ReferenceQuality
-    flags: tuple[Flag, ...]
+    reference_share: float
+    flags: dict[Name, str]
 
     def __repr__(self) -> str:
-        tokens = self.tokens_for.percent_10
+        tokens = self.tokens_for["0.1"]
         needed = "never" if tokens is None else f"from {tokens:,.0f} tokens on"
-        flags = ", ".join(dict.fromkeys(flag.flag for flag in self.flags)) or "none"
+        flags = ", ".join(self.flags) or "none"
         value, (low, high) = self.exponent("mean")
         beta = "beta not measured"
         if value is not None and low is not None and high is not None:
             how = "predicted" if self.fit is None else "measured"
             beta = f"beta {value:.2f} ({low:.2f} to {high:.2f}) {how}"
         return (
-            f"head {self.layer}.{self.head}: H = {self.horizon:.3g}, Psi = "
-            f"{self.psi.two_sided:.3g}; {beta}, paper >= {self.predicted.paper_bound:.2g}: "
-            f"{self.bound}; output error below 10% {needed}, {self.at_context.error:.2g} at "
-            f"{self.at_context.n:,.0f}; flags: {flags}"
+            f"head {self.layer}.{self.head}: H = {self.horizon:.3g}, Psi = {self.psi:.3g}; "
+            f"{beta}, paper >= {self.paper_bound:.2g}: {self.bound}; output error below 10% "
+            f"{needed}, {self.at_context:.2g} at {self.context:,.0f}; flags: {flags}"
         )
 
     @property
     def bound(self) -> str:
         """Whether the exponent of the mean is above the published bound, by its 95% interval."""
         _, (low, high) = self.exponent("mean")
-        if low is not None and low > self.predicted.paper_bound:
+        if low is not None and low > self.paper_bound:
             return "holds"
-        return "violated" if high is not None and high < self.predicted.paper_bound else "undecided"
+        return "violated" if high is not None and high < self.paper_bound else "undecided"
 
     def exponent(self, metric: str) -> tuple[float | None, Ends]:
         """Exponent with its 95% interval: measured, or predicted if nothing was sampled."""
-        if self.fit is not None:
-            return self.fit[metric].exponent, self.fit[metric].interval
-        return self.predicted_exponent(metric), self.predicted_interval(metric)
+        if self.fit is None:
+            return self.predicted_exponent(metric)
+        return self.fit[metric].exponent, self.fit[metric].interval
 
-    def predicted_exponent(self, metric: str) -> float | None:
-        """Exponent that one pass predicts; beside a measured one, with the weights of its fit.
+    def predicted_exponent(self, metric: str) -> tuple[float | None, Ends]:
+        """Exponent that one pass predicts, with its 95% interval.
 
-        Curves bend, so exponents of the same curve differ if sizes count differently.
+        Beside a measured one it has the weights of its fit: curves bend, so exponents of the same
+        curve differ if sizes count differently.
         """
-        known = None if self.fit is None else self.fit[metric].predicted
-        return self.predicted_error[metric].exponent if known is None else known
-
-    def predicted_interval(self, metric: str) -> Ends:
-        """95% interval of that exponent."""
-        value, noise = self.predicted_exponent(metric), self.predicted_error[metric].exponent_error
-        if value is None or noise is None:
-            return (None, None)
-        return (value - NORMAL * noise, value + NORMAL * noise)
-
-
-class SharedExponents(Record, frozen=True, kw_only=True):
-    """Exponents of a layer beside those of its heads."""
-
-    heads_mean: float
-    heads_worst: float
-    worst_head: Index
-    side_by_side: float
-    side_by_side_interval: Ends
-    projected: float
-    projected_interval: Ends
-
-
-class AtSize(Record, frozen=True, kw_only=True):
-    """Effective number of heads, and amplification, at one size."""
-
-    n: Count
-    effective_heads: Estimate
-    amplification: Estimate
+        predicted = self.predicted_error[metric]
+        weighted = None if self.fit is None else self.fit[metric].predicted
+        value = predicted.exponent if weighted is None else weighted
+        error = predicted.exponent_error
+        if value is None or error is None:
+            return value, (None, None)
+        return value, (value - NORMAL * error, value + NORMAL * error)
 
 
 class SharedErrors(Record, frozen=True, kw_only=True):
@@ -405,155 +257,47 @@ class SharedErrors(Record, frozen=True, kw_only=True):
         Of the errors of each pair of heads, at the largest size.
     effective_heads, amplification
         ``(tr R)^2 / tr R^2`` of the correlations R, and the squared error of the sum over the sum
-        of the squared errors, at the largest size.
-    by_size
-        Both at every size.
-    fit_projected
-        Rate of the error behind the output projection.
-    exponents
-        Exponents of the layer beside those of its heads.
+        of the squared errors, at every size. The norms of errors have the first of them, at the
+        largest size.
+    projected
+        Rate of the error behind the output projection; norms have none.
     """
 
     correlation: Matrix
-    effective_heads: Estimate
-    amplification: Estimate
-    by_size: tuple[AtSize, ...]
-    fit_projected: Rate
-    exponents: SharedExponents
-
-
-class Magnitudes(Record, frozen=True, kw_only=True):
-    """What the norms of errors have in common, at the largest size."""
-
-    correlation: Matrix
-    effective_heads: Estimate
-
-
-class HeadsTogether(SharedErrors, frozen=True, kw_only=True):
-    """The heads of a layer together: errors of the mean output; in ``map``, of single queries."""
-
-    heads: tuple[Index, ...]
-    map: SharedErrors
-    magnitudes: Magnitudes
-
-    def __post_init__(self) -> None:
-        count = len(self.heads)
-        for matrix in (self.correlation, self.map.correlation, self.magnitudes.correlation):
-            if [len(row) for row in matrix] != [count] * count:
-                raise ValueError("Expected `object` with correlations of all pairs of heads")
+    effective_heads: tuple[Estimate, ...]
+    amplification: tuple[Estimate, ...] = ()
+    projected: Rate | None = None
 
 
 class ProbeLayer(Record, frozen=True, kw_only=True):
-    """A layer: rates and errors of its heads side by side, and what they have in common.
+    """A layer.
 
-    None if nothing was sampled.
+    Attributes
+    ----------
+    layer, heads
+        Its number, and its heads.
+    fit
+        Rates of the errors of its heads side by side; None if nothing was sampled.
+    heads_together
+        What errors of the mean output (``mean``), of single queries (``map``) and the norms of the
+        first (``magnitudes``) have in common; None for one head, or too few replicates.
     """
 
     layer: Index
+    heads: tuple[Index, ...]
     fit: ByMetric[Rate] | None
-    curve: Curves | None
-    heads_together: HeadsTogether | None
+    heads_together: dict[str, SharedErrors] | None
 
-
-# How good the predictors of exponents are, beside the trivial one: always 1/2.
-#
-# Skill is ``1 - MAE / MAE(always 1/2)``, both over the same heads: 0 is as good as the constant, 1
-# is perfect. Its interval resamples heads in pairs of errors. The measured exponents have noise of
-# their own, which no predictor can know: it keeps every skill below 1.
-
-#: The trivial predictor.
-CONSTANT = "always 1/2"
-#: Predictors of an exponent: column of the table of heads and name, by metric.
-PREDICTORS = {
-    "mean": {
-        "predicted_mean": "predicted on the range",
-        "constant": CONSTANT,
-        "predicted_khat": "one-pass k-hat",
-        "sharp": "Gaussian, conjectured",
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-    "cov": {
-        "predicted_cov": "predicted on the range",
-        "constant": CONSTANT,
-        "predicted_khat": "one-pass k-hat",
-        "sharp": "Gaussian, conjectured",
-    },
-    "map": {
-        "predicted_map": "predicted on the range",
-        "constant": CONSTANT,
-        "predicted_khat": "one-pass k-hat",
-        "paper_reference": "published reference",
-        "paper_bound": "published bound",
-    },
-}
-#: Resamples of the heads.
-RESAMPLES = 1000
-
-
-def predictor_table(heads: pd.DataFrame) -> pd.DataFrame:
-    """Mean absolute error and skill of each predictor, smallest error first, by metric.
-
-    Parameters
-    ----------
-    heads
-        Measured and predicted exponents, one row per head.
-    """
-    import pandas as pd
-
-    rows = []
-    for metric in METRICS:
-        some = [
-            _predictor_row(heads, metric, column, name)
-            for column, name in PREDICTORS[metric].items()
-        ]
-        rows += sorted((row for row in some if row), key=lambda row: row["mean absolute error"])
-    return pd.DataFrame(rows)
-
-
-def beats_constant(row: Any) -> bool:
-    """Whether a row of the table is better than the constant, beyond its interval."""
-    low = row["skill_low"]
-    return row["predictor"] != CONSTANT and low is not None and bool(low > 0)
-
-
-def _predictor_row(heads: pd.DataFrame, metric: str, column: str, name: str) -> dict[str, Any]:
-    measured = heads[metric].to_numpy(dtype=float)
-    predicted = np.full(len(heads), 0.5) if column == "constant" else heads[column].to_numpy(float)
-    known = np.isfinite(measured) & np.isfinite(predicted)
-    if not known.any():
-        return {}
-    error, trivial = np.abs(predicted - measured)[known], np.abs(0.5 - measured)[known]
-    low, high = _skill_interval(error, trivial)
-    return {
-        "metric": metric,
-        "predictor": name,
-        "mean absolute error": float(error.mean()),
-        "skill": float(1 - error.mean() / trivial.mean()) if trivial.mean() > 0 else None,
-        "skill_low": None if column == "constant" else low,
-        "skill_high": None if column == "constant" else high,
-    }
-
-
-def _skill_interval(error: Array, trivial: Array) -> tuple[float | None, float | None]:
-    """95% interval of the skill; none of fewer than 4 heads."""
-    count = len(error)
-    if count < 4 or not trivial.any():
-        return None, None
-    picks = random_stream(0, "skill").integers(count, size=(RESAMPLES, count))
-    below = trivial[picks].mean(axis=1)
-    skill = 1 - error[picks].mean(axis=1)[below > 0] / below[below > 0]
-    low, high = np.quantile(skill, [0.025, 0.975])
-    return float(low), float(high)
-
-
-# The result: every head's numbers, and what the heads of each layer have in common.
-
-#: Errors, in the order of the panels.
-METRIC_NAMES = {"mean": "mean output", "map": "map (rms)", "cov": "covariance"}
-#: Most heads whose curves, and whose evidence in the report, are kept: those that need most tokens.
-#: A report of 80 layers of 64 heads then stays below 8 MB.
-KEPT = 1_000
+    def __post_init__(self) -> None:
+        if self.heads_together is None:
+            return
+        if self.heads_together.keys() != {"mean", "map", "magnitudes"}:
+            raise ValueError("Expected `object` with mean, map and magnitudes")
+        for shared in self.heads_together.values():
+            if [len(row) for row in shared.correlation] != [len(self.heads)] * len(self.heads):
+                raise ValueError("Expected `object` with correlations of all pairs of heads")
+            if not shared.effective_heads:
+                raise ValueError("Expected `object` with effective heads at a size")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -593,8 +337,8 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         table = self.table()
         if not table.empty:
             table = table.set_index(["layer", "head"])
-        found: xarray.Dataset = table.to_xarray()
-        return found.assign_attrs(headline=self.headline, seed=self.study.seed)
+        data: xarray.Dataset = table.to_xarray()
+        return data.assign_attrs(headline=self.headline, seed=self.study.seed)
 
     def exponent_column(self, metric: str) -> str:
         """Column of the table that has an exponent: measured, or predicted if none was."""
@@ -607,138 +351,114 @@ class Probe(WithHeads[ProbeHead], Result["ProbeStudy"]):
         """
         import pandas as pd
 
-        return pd.DataFrame([row for layer in self.layers if (row := _layer_row(layer))])
-
-    def predictors(self) -> pd.DataFrame:
-        """Mean absolute error and skill of each predictor of the measured exponents.
-
-        See :mod:`esscher.studies.probe.result`. Empty if nothing was measured.
-        """
-        import pandas as pd
-
-        return pd.DataFrame() if self.study.predict else predictor_table(self.table())
+        rows = []
+        for layer in self.layers:
+            together = layer.heads_together
+            heads = [h for h in self.heads if h.layer == layer.layer and h.fit is not None]
+            if together is None or layer.fit is None or not heads:
+                continue
+            row: dict[str, Any] = {"layer": layer.layer, "heads": len(layer.heads)}
+            for metric, end in (("mean", ""), ("map", "_map")):
+                shared, side_by_side = together[metric], layer.fit[metric]
+                for name, estimates in (
+                    ("effective_heads", shared.effective_heads),
+                    ("amplification", shared.amplification),
+                ):
+                    row |= _columns(f"{name}{end}", estimates[-1].value, estimates[-1].interval)
+                exponents = np.array([head.exponent(metric)[0] for head in heads], dtype=float)
+                row[f"heads_mean{end}"] = float(exponents.mean())
+                row[f"heads_worst{end}"] = float(exponents.min())
+                row[f"worst_head{end}"] = heads[int(exponents.argmin())].head
+                row |= _columns(f"side_by_side{end}", side_by_side.exponent, side_by_side.interval)
+                if shared.projected is not None:
+                    fit = shared.projected
+                    row |= _columns(f"projected{end}", fit.exponent, fit.interval)
+            magnitudes = together["magnitudes"]
+            common = np.asarray(magnitudes.correlation)
+            row["magnitude_correlation"] = float(common[~np.eye(len(common), dtype=bool)].mean())
+            effective = magnitudes.effective_heads[-1]
+            rows.append(row | _columns("effective_magnitudes", effective.value, effective.interval))
+        return pd.DataFrame(rows)
 
     def shown(self) -> list[pd.DataFrame]:
         """Return the heads, those that need most tokens first."""
         table = self.table()
         if table.empty:
             return []
-        exponents = [self.exponent_column(metric) for metric in METRICS]
-        names = [
-            "layer",
-            "head",
-            "H",
-            "psi",
-            "paper_bound",
-            *exponents,
-            "khat",
-            "at_context",
-            "tokens_10",
-            "extrapolated",
-            "flags",
-        ]
+        names = ["layer", "head", "H", "psi", "paper_bound"]
+        names += [self.exponent_column(metric) for metric in METRICS]
+        names += ["khat", "at_context", "tokens_10", "extrapolated", "flags"]
         return [table.sort_values("tokens_10", ascending=False, na_position="first")[names]]
 
 
 def _row(head: ProbeHead, dim: int) -> dict[str, Any]:
+    """A row of the table of heads."""
     row: dict[str, Any] = {
         "layer": head.layer,
         "head": head.head,
         "H": head.horizon,
-        "psi": head.psi.two_sided,
-        "psi_one_sided": head.psi.one_sided,
+        "psi": head.psi,
+        "psi_one_sided": head.psi_one_sided,
         "H_unscaled": head.horizon * dim**0.5,
         "F": head.frobenius,
         "tau": head.tau,
-        "khat": head.khat.k,
+        **_columns("khat", head.khat.k, head.khat.interval),
     }
     for metric in METRICS:
-        fit = None if head.fit is None else head.fit[metric]
-        measured = (None, (None, None)) if fit is None else (fit.exponent, fit.interval)
+        measured = (None, (None, None)) if head.fit is None else head.exponent(metric)
         row |= _columns(metric, *measured)
-        row |= _columns(
-            f"predicted_{metric}", head.predicted_exponent(metric), head.predicted_interval(metric)
-        )
-    predicted = head.predicted
-    context = head.at_context
-    low, high = head.tokens_for_interval.percent_10
+        row |= _columns(f"predicted_{metric}", *head.predicted_exponent(metric))
+    tokens = head.tokens_for["0.1"]
+    proxy: tuple[float | None, Ends] = (None, (None, None))
+    if head.tails is not None:
+        proxy = head.tails.proxy.value, head.tails.proxy.interval
     return row | {
-        "predicted_khat": predicted.khat,
-        "sharp": predicted.sharp.mean,
-        "paper_reference": predicted.paper_reference,
-        "paper_bound": predicted.paper_bound,
-        "paper_reference_one_sided": predicted.paper_reference_one_sided,
-        "paper_bound_one_sided": predicted.paper_bound_one_sided,
+        "sharp": head.sharp.mean,
+        "paper_reference": head.paper_reference,
+        "paper_bound": head.paper_bound,
+        "paper_reference_one_sided": head.paper_reference_one_sided,
+        "paper_bound_one_sided": head.paper_bound_one_sided,
         "bound": head.bound,
-        "ess": head.ess.median,
-        "sinks": head.sinks.share,
+        "ess": head.ess["median"],
+        "sinks": head.sink_share,
         "delimiters": head.delimiter_share,
-        "tokens_5": head.tokens_for.percent_5,
-        "tokens_10": head.tokens_for.percent_10,
-        "tokens_20": head.tokens_for.percent_20,
-        "tokens_10_low": low,
-        "tokens_10_high": high,
-        "extrapolated": head.tokens_for.percent_10 is None
-        or head.tokens_for.percent_10 > head.keys,
-        **_columns("at_context", context.error, context.interval),
-        "context": context.n,
-        "reference_share": head.reference.largest_share,
-        **_proxy(head),
-        "flags": ", ".join(dict.fromkeys(flag.flag for flag in head.flags)),
+        "tokens_5": head.tokens_for["0.05"],
+        **_columns("tokens_10", tokens, head.tokens_for_interval["0.1"]),
+        "tokens_20": head.tokens_for["0.2"],
+        "extrapolated": tokens is None or tokens > head.keys,
+        **_columns("at_context", head.at_context, head.at_context_interval),
+        "context": head.context,
+        "reference_share": head.reference_share,
+        **_columns("proxy", *proxy),
+        "flags": ", ".join(head.flags),
     }
 
 
-def _proxy(head: ProbeHead) -> dict[str, Any]:
-    """Variance proxy of the keys over their variance, with its interval."""
-    if head.tails is None:
-        return _columns("proxy", None, (None, None))
-    return _columns("proxy", head.tails.proxy.value, head.tails.proxy.interval)
+def _columns(name: str, value: float | None, interval: Ends) -> dict[str, Any]:
+    """A number with its interval, as columns of a table."""
+    return {name: value, f"{name}_low": interval[0], f"{name}_high": interval[1]}
 
 
-def _layer_row(layer: ProbeLayer) -> dict[str, Any]:
-    """A row of the table of layers; empty for a layer with one head."""
-    import numpy as np
-
-    found = layer.heads_together
-    if found is None:
-        return {}
-    row: dict[str, Any] = {"layer": layer.layer, "heads": len(found.heads)}
-    for part, suffix in ((found, ""), (found.map, "_map")):
-        row |= _estimate(f"effective_heads{suffix}", part.effective_heads)
-        row |= _estimate(f"amplification{suffix}", part.amplification)
-        exponents = part.exponents
-        row |= {
-            f"heads_mean{suffix}": exponents.heads_mean,
-            f"heads_worst{suffix}": exponents.heads_worst,
-            f"worst_head{suffix}": exponents.worst_head,
-        }
-        row |= _columns(
-            f"side_by_side{suffix}", exponents.side_by_side, exponents.side_by_side_interval
-        )
-        row |= _columns(f"projected{suffix}", exponents.projected, exponents.projected_interval)
-    common = np.asarray(found.magnitudes.correlation)
-    others = common[~np.eye(len(common), dtype=bool)]
-    row["magnitude_correlation"] = float(others.mean())
-    return row | _estimate("effective_magnitudes", found.magnitudes.effective_heads)
+def subject(probe: Probe) -> str:
+    """Return what was measured: model, text, mode, tokens and sizes."""
+    study = probe.study
+    return (
+        f"{study.model_record.name} on {study.text_record.source}, {study.mode}, "
+        f"{study.tokens:,} tokens, n = {study.sizes[0]:,} to {study.sizes[-1]:,}"
+    )
 
 
-def _estimate(name: str, found: Estimate) -> dict[str, Any]:
-    return _columns(name, found.value, found.interval)
-
-
-def _columns(
-    name: str, value: float | None, interval: tuple[float | None, float | None]
-) -> dict[str, Any]:
-    low, high = interval
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
-def by_need(found: Probe) -> list[ProbeHead]:
+def by_need(probe: Probe) -> list[ProbeHead]:
     """Return the heads, those that need most tokens first."""
-    return sorted(found.heads, key=lambda head: -(head.tokens_for.percent_10 or math.inf))
+    return sorted(probe.heads, key=lambda head: -(head.tokens_for["0.1"] or math.inf))
 
 
-def enough_for(found: Probe, share: float) -> float | None:
+def enough_for(probe: Probe, share: float) -> float | None:
     """Return the tokens for 10% error that are enough for a share of the heads; None: none are."""
-    at = math.ceil(share * len(found.heads))
-    return by_need(found)[-at].tokens_for.percent_10
+    at = math.ceil(share * len(probe.heads))
+    return by_need(probe)[-at].tokens_for["0.1"]
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, in two digits below 10%."""
+    return f"{100 * share:.2g}%" if share < 0.1 else f"{share:.0%}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
@@ -102,14 +102,6 @@ class ProbeStudy(ModelStudy[Probe]):
         ),
     ] = 1.0
     seed: Seed = 0
-    sampling: Annotated[
-        Literal["with", "without"],
-        option(
-            "Sample with or without replacement; without, errors are divided by "
-            "sqrt((N - n)/(N - 1)), the factor of a finite population.",
-            command=None,
-        ),
-    ] = "with"
 
     @property
     def samples(self) -> int:
@@ -119,11 +111,6 @@ class ProbeStudy(ModelStudy[Probe]):
     def fill(self, model: Outline) -> ProbeStudy:
         """Choose the mode, passages, sizes, layers and heads that suit the model."""
         mode = self.mode or usual_mode(model)
-        if self.sampling == "without" and mode == "context":
-            raise InputError(
-                "sampling without replacement is for pooled mode; leave it out in context mode, or "
-                "give mode pooled"
-            )
         context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         if mode == "context":
             context = AtMost.unless(self.context, context)
@@ -137,12 +124,15 @@ class ProbeStudy(ModelStudy[Probe]):
         elif keys >= FEWEST_KEYS:
             sizes = default_sizes(keys, FIRST, COUNT, 2, LAST) if settled else BY_MODEL
         else:
-            raise InputError(_too_few(model, mode, tokens, context, keys))
-        if self.sampling == "without" and settled and sizes[-1] >= keys:
-            raise InputError(
-                f"sizes go up to {sizes[-1]}, but without replacement only below {keys}; give "
-                "smaller sizes, or more tokens"
-            )
+            reason = f"tokens is {tokens}; a curve needs at least {FEWEST_KEYS}"
+            if mode == "context":
+                needed = needed_context(model)
+                reason = f"context is {context}, which leaves {keys} keys; a curve needs "
+                reason += f"{FEWEST_KEYS}: give a context of at least {needed}"
+                if needed > model.max_positions:
+                    reason += f" and a model that reads more than {model.max_positions} tokens, "
+                    reason += "or measure it in pooled mode"
+            raise InputError(reason)
         study = replace(
             self,
             mode=mode,
@@ -180,17 +170,3 @@ class ProbeStudy(ModelStudy[Probe]):
         from esscher.studies.probe.assemble import assemble  # brings scipy
 
         return assemble(self, cells, run)
-
-
-def _too_few(model: Outline, mode: Mode, tokens: int, context: int, keys: int) -> str:
-    """What to do about a request that leaves too few keys."""
-    if mode == "pooled":
-        return f"tokens is {tokens}; a curve needs at least {FEWEST_KEYS}"
-    needed = needed_context(model)
-    what = f"context is {context}, which leaves {keys} keys; a curve needs {FEWEST_KEYS}"
-    if needed > model.max_positions:
-        return (
-            f"{what}, and {model.name} reads at most {model.max_positions} tokens: measure it in "
-            "pooled mode"
-        )
-    return f"{what}: give a context of at least {needed}"

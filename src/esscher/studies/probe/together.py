@@ -15,26 +15,18 @@ replicates; copies of a replicate in a resample are no different ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
-from msgspec import structs
 
 from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
-from esscher.studies.probe.result import (
-    AtSize,
-    HeadsTogether,
-    Magnitudes,
-    Matrix,
-    ProbeHead,
-    SharedErrors,
-    SharedExponents,
-)
+from esscher.math.statistics import LEVEL, fit_rate, resampling_counts
+from esscher.math.statistics.records import as_matrix
+from esscher.studies.probe.result import SharedErrors
 
 #: Resamples of the replicates.
 RESAMPLES = 1000
@@ -42,19 +34,13 @@ RESAMPLES = 1000
 FEWEST = 4
 
 
-def heads_together(
-    measured: LayerMeasurement, heads: Sequence[ProbeHead], rates: Mapping[str, Rate], seed: int
-) -> HeadsTogether | None:
+def heads_together(measured: LayerMeasurement, seed: int) -> dict[str, SharedErrors] | None:
     """Return what the heads of a layer have in common; None for one head, or too few replicates.
 
     Parameters
     ----------
     measured
         Errors of the layer, with products.
-    heads
-        Its heads, with their fits.
-    rates
-        Rates of the heads side by side.
     seed
         Of resampling.
     """
@@ -62,64 +48,24 @@ def heads_together(
         return None
     if measured.products.shape[1] < FEWEST:
         return None
-    by_error = {
-        name: _shared(measured.products[kind], measured.sizes, heads, rates[name], name, seed)
-        for kind, name in enumerate(PRODUCTS)
-    }
-    norms = measured.errors[METRICS.index("mean"), :-1, :, -1].T
-    return HeadsTogether(
-        **structs.asdict(by_error["mean"]),
-        heads=measured.heads,
-        map=by_error["map"],
-        magnitudes=Magnitudes(
-            correlation=_matrix(magnitude_correlation(norms)),
-            effective_heads=effective_magnitudes(norms, seed),
-        ),
-    )
-
-
-def _shared(
-    products: Array,
-    sizes: Sequence[int],
-    heads: Sequence[ProbeHead],
-    layer: Rate,
-    metric: str,
-    seed: int,
-) -> SharedErrors:
-    """Numbers at the largest size, and the two short ones at every size."""
-    # rounding can make the norm of a vanishing sum negative
-    projected = np.sqrt(np.maximum(products.sum(axis=(2, 3)), 0.0))
-    rate = fit_rate(projected, np.asarray(sizes, dtype=np.float64), seed=seed)
-    every = tuple(
-        AtSize(
-            n=int(n),
-            effective_heads=effective_heads(products[:, j], seed),
-            amplification=amplification(products[:, j], seed),
+    sizes = np.asarray(measured.sizes, dtype=np.float64)
+    shared = {}
+    for name, products in zip(PRODUCTS, measured.products, strict=True):
+        # rounding can make the norm of a vanishing sum negative
+        projected = np.sqrt(np.maximum(products.sum(axis=(2, 3)), 0.0))
+        each_size = range(len(sizes))
+        shared[name] = SharedErrors(
+            correlation=as_matrix(error_correlation(products[:, -1])),
+            effective_heads=tuple(effective_heads(products[:, j], seed) for j in each_size),
+            amplification=tuple(amplification(products[:, j], seed) for j in each_size),
+            projected=fit_rate(projected, sizes, seed=seed),
         )
-        for j, n in enumerate(sizes)
+    norms = measured.errors[METRICS.index("mean"), :-1, :, -1].T
+    shared["magnitudes"] = SharedErrors(
+        correlation=as_matrix(magnitude_correlation(norms)),
+        effective_heads=(effective_magnitudes(norms, seed),),
     )
-    each = np.array([head.fit[metric].exponent for head in heads if head.fit is not None])
-    worst = int(np.argmin(each))
-    return SharedErrors(
-        correlation=_matrix(error_correlation(products[:, -1])),
-        effective_heads=every[-1].effective_heads,
-        amplification=every[-1].amplification,
-        by_size=every,
-        fit_projected=rate,
-        exponents=SharedExponents(
-            heads_mean=float(each.mean()),
-            heads_worst=float(each[worst]),
-            worst_head=heads[worst].head,
-            side_by_side=layer.exponent,
-            side_by_side_interval=layer.interval,
-            projected=rate.exponent,
-            projected_interval=rate.interval,
-        ),
-    )
-
-
-def _matrix(values: Array) -> Matrix:
-    return tuple(tuple(row) for row in values.tolist())
+    return shared
 
 
 def error_correlation(products: Array) -> Array:
@@ -141,17 +87,17 @@ def effective_heads(products: Array, seed: int) -> Estimate:
     heads = products.shape[1]
     rows, columns = np.triu_indices(heads, 1)
     cross = products[:, rows, columns]
-    own = np.diagonal(products, axis1=1, axis2=2)
-    pairs = own[:, rows] * own[:, columns]
+    squares = np.diagonal(products, axis1=1, axis2=2)
+    pairs = squares[:, rows] * squares[:, columns]
 
     def estimate(copies: Array) -> Array:
         # sums over pairs of different replicates: all pairs less those of a replicate with itself
-        squares = (copies @ cross) ** 2 - copies**2 @ cross**2
-        sums = copies @ own
+        above = (copies @ cross) ** 2 - copies**2 @ cross**2
+        sums = copies @ squares
         below = sums[:, rows] * sums[:, columns] - copies**2 @ pairs
         # nothing is left of a resample that has one replicate only, nor of heads without errors
         some = below > 1e-9 * sums[:, rows] * sums[:, columns]
-        ratio = np.divide(squares, below, out=np.zeros_like(below), where=some)
+        ratio = np.divide(above, below, out=np.zeros_like(below), where=some)
         trace = heads + 2 * ratio.sum(axis=1)
         return np.asarray(heads**2 / np.clip(trace, heads, heads**2))
 
@@ -186,18 +132,18 @@ def effective_magnitudes(magnitudes: Array, seed: int) -> Estimate:
 def amplification(products: Array, seed: int) -> Estimate:
     """``E|sum_h O_h e_h|^2 / sum_h E|O_h e_h|^2``, with its interval."""
     whole = products.sum(axis=(1, 2))
-    own = np.trace(products, axis1=1, axis2=2)
+    parts = np.trace(products, axis1=1, axis2=2)
 
     def estimate(copies: Array) -> Array:
-        below = copies @ own
-        return np.asarray(
-            np.divide(copies @ whole, below, out=np.ones(len(copies)), where=below > 0)
-        )
+        below = copies @ parts
+        ratio = np.divide(copies @ whole, below, out=np.ones(len(copies)), where=below > 0)
+        return np.asarray(ratio)
 
     return _with_interval(estimate, len(products), seed)
 
 
 def _with_interval(estimate: Callable[[Array], Array], replicates: int, seed: int) -> Estimate:
+    """A function of how often each replicate counts, with its interval by resampling."""
     value = float(estimate(np.ones((1, replicates)))[0])
     if replicates < FEWEST:
         return Estimate(value=value, interval=(None, None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from esscher.engine.models import (
     opened_model,
 )
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers, LayerMeasurement, output_gram
+from esscher.engine.sampled.layer import HeadNumbers, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text import (
@@ -45,22 +44,19 @@ from esscher.math.tails.candidates import Cloud
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
 from esscher.math.theory import exponents
-from esscher.math.theory.cloud import EFFORT, CloudErrors, Predicted, cloud_errors
+from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.studies.probe.assemble import LayerFound, make_cell
-from esscher.studies.probe.result import (
-    AtContext,
-    ByTolerance,
-    HeadStatistics,
-    PredictedError,
-    PredictedExponents,
-    Psi,
-    Quantiles,
-    Sink,
-    Sinks,
-)
+from esscher.studies.probe.assemble import MeasuredLayer, make_cell
+from esscher.studies.probe.result import TOLERANCES, HeadStatistics, PredictedError
 from esscher.studies.probe.study import ProbeStudy
+
+#: Name of the cloud in a run's directory.
+CLOUD = "cloud"
+#: Clouds of fewer bytes are kept among temporary files.
+SMALL_CLOUD = 1_000_000_000
+#: Share of the free disk that a cloud may take.
+SHARE = 0.9
 
 
 def read_text(
@@ -69,21 +65,21 @@ def read_text(
     """Cut the text into passages."""
     pooled, context = study.mode == "pooled", study.context
     least = FEWEST_KEYS if pooled else needed_context(loaded.outline)
-    found = read_passages(
+    passages = read_passages(
         loaded, study.text, tokens=study.tokens, context=context, column=study.column, least=least
     )
-    longest = max(len(passage.ids) for passage in found)
+    longest = max(len(passage.ids) for passage in passages)
     if not pooled and isinstance(context, AtMost):
         context = min(int(context), longest)
     if not pooled and context > longest:
         raise InputError(
-            f"{found.source!r} has only {found.text_tokens} tokens, less than a passage of "
+            f"{passages.source!r} has only {passages.text_tokens} tokens, less than a passage of "
             f"{context}; give more text, or a context of at most {longest}"
         )
-    tokens = min(int(study.tokens), found.text_tokens)
+    tokens = min(int(study.tokens), passages.text_tokens)
     study = replace(study, tokens=tokens, context=context).fill(loaded.outline)
-    study = replace(study, model=loaded.record, text=found.record)
-    return ProbeWork(study, loaded, model, found, executor)
+    study = replace(study, model=loaded.record, text=passages.record)
+    return ProbeWork(study, loaded, model, passages, executor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,54 +93,86 @@ class ProbeWork:
     executor: CellExecutor
 
     def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
-        """Yield layers, as many as the disk has room for, or passages."""
-        return self._layers(run) if self.study.mode == "pooled" else self._passages()
-
-    def _layers(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
-        layers = [int(name.removeprefix("layer-")) for name in run.missing(self.study.cells())]
-        if not layers:
+        """Yield layers, as many as the disk has room for, or all passages."""
+        if self.study.mode == "pooled":
+            yield from self._layers(run)
             return
-        asked = self._asked
-        linear = [layer for layer in layers if head_weights(self.loaded, layer).linear]
-        seen = PassageMoments(self.passages, asked.tokens, linear)
-        for cloud in collected_clouds(
-            self.loaded,
-            self.passages,
-            asked,
-            layers,
-            run,
-            remote=self.executor.remote,
-            watch=lambda read, layer: seen.take(read, _scaled(layer, asked.alpha)),
-        ):
-            tokens = str(cloud.folder.resolve()) if self.executor.remote else cloud
-            shares = seen.delimiters
-            yield {
-                name: Task(
-                    name,
-                    _layer_cell,
-                    (self.model, tokens, layer, shares[layer], seen.covariance(layer), asked),
-                )
-                for layer in layers
-                if layer in cloud.layers
-                for name in [f"layer-{layer}"]
-            }
-
-    def _passages(self) -> Iterator[Mapping[str, Task]]:
-        names = self.study.cells()
-        draws = -(-self.study.samples // len(names))
+        study = replace(self.study, executor=None)  # workers know nothing of who computes
+        names = study.cells()
+        draws = -(-study.samples // len(names))
         yield {
-            name: Task(
-                name,
-                _passage_cell,
-                (self.model, self.passages.passages[number], draws, self._asked),
-            )
-            for number, name in enumerate(names)
+            name: Task(name, _passage_cell, (self.model, passage, draws, study))
+            for name, passage in zip(names, self.passages.passages, strict=False)
         }
 
-    @property
-    def _asked(self) -> ProbeStudy:
-        """The study as tasks take it: workers know nothing of who computes."""
-        return replace(self.study, executor=None)
+    def _layers(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+        """Yield layers whose tokens the disk has room for; they are gone before the next ones.
+
+        A small cloud of tokens lies where temporary files go. A large one, and one that other
+        machines read, lies in the run's directory until its layers are measured: a run that is
+        stopped goes on with what is there.
+        """
+        study, loaded = replace(self.study, executor=None), self.loaded
+        layers = [int(name.removeprefix("layer-")) for name in run.missing(study.cells())]
+        if not layers:
+            return
+        linear = [layer for layer in layers if head_weights(loaded, layer).linear]
+        moments = PassageMoments(self.passages, study.tokens, linear)
+
+        def watch(read: Sequence[Passage], capture: LayerInputs) -> None:
+            moments.take(read, replace(capture, scaling=study.alpha * capture.scaling))
+
+        layer_bytes = cloud_bytes(
+            rows=study.tokens,
+            layers=1,
+            heads=len(study.heads),
+            key_heads=loaded.shape.key_heads,
+            head_dim=loaded.shape.head_dim,
+        )
+        place = run.folder / CLOUD
+        while layers:
+            batch = stored_layers(place)
+            begun = not set(batch).isdisjoint(layers)
+            if not begun:
+                shutil.rmtree(place, ignore_errors=True)
+                free = shutil.disk_usage(run.folder).free
+                count = int(SHARE * free / layer_bytes)
+                if count < 1:
+                    raise InputError(
+                        f"the tokens of one layer take {layer_bytes / 1e9:.1f} GB, but "
+                        f"{run.folder} has only {free / 1e9:.1f} GB left; choose fewer tokens or "
+                        "heads, or another disk for the run"
+                    )
+                batch = layers[:count]
+            doing = f"reading the text for layers {batch[0]} to {batch[-1]}: passage"
+
+            def progress(done: int, total: int, doing: str = doing) -> None:
+                run.doing(f"{doing} {done:,} of {total:,}")
+
+            remote = self.executor.remote
+            large = begun or remote or len(batch) * layer_bytes >= SMALL_CLOUD
+            cloud = collect_cloud(
+                loaded,
+                self.passages,
+                tokens=study.tokens,
+                context=study.context,
+                layers=batch,
+                heads=study.heads,
+                folder=place if large else None,
+                progress=progress,
+                watch=watch,
+            )
+            run.doing("")
+            tokens = str(cloud.folder.resolve()) if remote else cloud
+            tasks = {}
+            for layer in (layer for layer in layers if layer in cloud.layers):
+                name, shares = f"layer-{layer}", moments.delimiters[layer]
+                covariance = moments.covariance(layer)
+                arguments = (self.model, tokens, layer, shares, covariance, study)
+                tasks[name] = Task(name, _layer_cell, arguments)
+            yield tasks
+            layers = [layer for layer in layers if layer not in batch]
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _layer_cell(
@@ -159,33 +187,31 @@ def _layer_cell(
     cloud = seen_cloud(tokens) if isinstance(tokens, str) else tokens
     with opened_model(model) as loaded:
         weights = head_weights(loaded, layer)
-        label = _labels(loaded, np.asarray(cloud.token_ids))
         measured, numbers = measure_pooled(
             cloud,
             layer,
             study.sizes,
             study.samples,
             study.seed,
-            study.sampling,
+            "with",
             output_gram(weights.W_o[list(study.heads)]),
             alpha=study.alpha,
         )
-        if study.sampling == "without":
-            measured = _corrected(measured, cloud.rows)
         psi = one_sided_psi(weights, covariance, study.alpha)
+        token_ids = np.asarray(cloud.token_ids)
         stats = tuple(
             describe_head(
                 number,
                 study.sizes,
                 study.seed,
-                label,
+                lambda row: str(loaded.tokenizer.decode([int(token_ids[row])])),
                 context=loaded.max_positions,
                 delimiters=float(shares[head]),
                 psi=None if psi is None else psi[head],
             )
             for head, number in zip(measured.heads, numbers, strict=True)
         )
-    return make_cell([LayerFound(measured, stats)])
+    return make_cell([(measured, stats)])
 
 
 def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStudy) -> Cell:
@@ -193,10 +219,10 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
     with opened_model(model) as loaded:
         rng = random_stream(study.seed, "probe queries", passage.number)
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
-        layers: list[LayerFound] = []
+        token_ids, layers = passage.ids[keys], list[MeasuredLayer]()
 
-        def sink(passage: Passage, capture: LayerInputs) -> None:
-            capture = _scaled(capture, study.alpha)
+        def measure(passage: Passage, capture: LayerInputs) -> None:
+            capture = replace(capture, scaling=study.alpha * capture.scaling)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture,
@@ -209,13 +235,12 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
                     output_gram(head_weights(loaded, capture.layer).W_o),
                 )
                 shares = delimiter_shares(capture, passage.is_delimiter)
-            label = _labels(loaded, passage.ids[keys])
             stats = tuple(
                 describe_head(
                     numbers[h],
                     study.sizes,
                     study.seed,
-                    label,
+                    lambda row: str(loaded.tokenizer.decode([int(token_ids[row])])),
                     context=loaded.max_positions,
                     passages=len(study.cells()),
                     delimiters=float(shares[h]),
@@ -223,150 +248,24 @@ def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStu
                 )
                 for h in study.heads
             )
-            layers.append(LayerFound(_chosen(measured, study.heads), stats))
-
-        visit_passages(loaded, [passage], sink, layers=study.layers)
-    return make_cell(layers)
-
-
-def _scaled(capture: LayerInputs, alpha: float) -> LayerInputs:
-    """A layer whose tilts are scaled; its tokens are those of the model as it is."""
-    return replace(capture, scaling=alpha * capture.scaling)
-
-
-def _corrected(measured: LayerMeasurement, tokens: int) -> LayerMeasurement:
-    """Errors of samples without replacement, divided by sqrt((N - n)/(N - 1))."""
-    n = np.asarray(measured.sizes, dtype=np.float64)
-    factor = (tokens - n) / (tokens - 1)
-    products = measured.products
-    return replace(
-        measured,
-        errors=measured.errors / np.sqrt(factor),
-        products=None if products is None else products / factor[:, None, None],
-    )
-
-
-def _chosen(measured: LayerMeasurement, heads: tuple[int, ...]) -> LayerMeasurement:
-    """Some heads of a layer, and the layer as a whole."""
-    units = [*heads, len(measured.heads)]
-    products = measured.products
-    return replace(
-        measured,
-        heads=heads,
-        errors=measured.errors[:, units],
-        relative=measured.relative[units],
-        reference_error=measured.reference_error[units],
-        products=None if products is None else products[..., heads, :][..., heads],
-    )
-
-
-def _labels(loaded: LoadedModel, ids: NDArray[np.int64]) -> Callable[[int], str]:
-    return lambda row: str(loaded.tokenizer.decode([int(ids[row])]))
-
-
-# Token clouds of a pooled probe: as many layers at a time as the disk has room for.
-#
-# A small cloud lies where temporary files go. A large one lies in the run's directory until its
-# layers are measured: a run that is stopped goes on with what is there.
-
-#: Name of the cloud in a run's directory.
-CLOUD = "cloud"
-#: Clouds of fewer bytes are kept among temporary files.
-SMALL_CLOUD = 1_000_000_000
-#: Share of the free disk that a cloud may take.
-SHARE = 0.9
-
-
-def collected_clouds(
-    loaded: LoadedModel,
-    passages: PassageSet,
-    study: ProbeStudy,
-    layers: Sequence[int],
-    run: CellRun,
-    *,
-    remote: bool,
-    watch: Callable[[Sequence[Passage], LayerInputs], object],
-) -> Iterator[CloudFile]:
-    """Yield clouds which together hold the layers; each is gone once the next is asked for.
-
-    Parameters
-    ----------
-    loaded, passages, study
-        What to collect.
-    layers
-        Layers that are wanted.
-    run
-        The run, which is told how far the reading has got.
-    remote
-        Whether other machines read the cloud: then it lies in the run's directory in any case,
-        which all of them should see.
-    watch
-        See :func:`esscher.engine.text.collect_cloud`.
-    """
-    bytes_of_layer = _layer_bytes(loaded, study)
-    place = run.folder / CLOUD
-    waiting = list(layers)
-
-    def collect(chosen: Sequence[int], where: Path | None) -> CloudFile:
-        def progress(done: int, total: int) -> None:
-            run.doing(
-                f"reading the text for layers {chosen[0]} to {chosen[-1]}: passage {done:,} of "
-                f"{total:,}"
+            units, heads = [*study.heads, len(measured.heads)], study.heads
+            products = measured.products
+            measured = replace(
+                measured,
+                heads=heads,
+                errors=measured.errors[:, units],
+                relative=measured.relative[units],
+                reference_error=measured.reference_error[units],
+                products=None if products is None else products[..., heads, :][..., heads],
             )
+            layers.append((measured, stats))
 
-        cloud = collect_cloud(
-            loaded,
-            passages,
-            tokens=study.tokens,
-            context=study.context,
-            layers=chosen,
-            heads=study.heads,
-            folder=where,
-            progress=progress,
-            watch=watch,
-        )
-        run.doing("")
-        return cloud
-
-    while waiting:
-        chosen = stored_layers(place)
-        begun = not set(chosen).isdisjoint(waiting)
-        if not begun:
-            shutil.rmtree(place, ignore_errors=True)
-            chosen = _that_fit(waiting, bytes_of_layer, run.folder)
-        large = begun or remote or len(chosen) * bytes_of_layer >= SMALL_CLOUD
-        yield collect(chosen, place if large else None)
-        waiting = [layer for layer in waiting if layer not in chosen]
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _layer_bytes(loaded: LoadedModel, study: ProbeStudy) -> int:
-    shape = loaded.shape
-    return cloud_bytes(
-        rows=study.tokens,
-        layers=1,
-        heads=len(study.heads),
-        key_heads=shape.key_heads,
-        head_dim=shape.head_dim,
-    )
-
-
-def _that_fit(layers: Sequence[int], size: int, folder: Path) -> list[int]:
-    """The first layers whose cloud the disk has room for."""
-    free = shutil.disk_usage(folder).free
-    count = int(SHARE * free / size)
-    if count < 1:
-        raise InputError(
-            f"the tokens of one layer take {size / 1e9:.1f} GB, but {folder} has only "
-            f"{free / 1e9:.1f} GB left; choose fewer tokens or heads, or another disk for the run"
-        )
-    return list(layers[:count])
+        visit_passages(loaded, [passage], measure, layers=study.layers)
+    return make_cell(layers)
 
 
 # What one pass says about a head.
 
-#: Relative output errors for which the number of tokens is given.
-TOLERANCES = {"percent_5": 0.05, "percent_10": 0.1, "percent_20": 0.2}
 #: Numbers of tokens among which those for a tolerance are looked for: the first, how many, and how
 #: many times the cloud's tokens the last is.
 FIRST, GRID, BEYOND = 16, 32, 32
@@ -427,128 +326,97 @@ def describe_head(
     sinks: Any = "auto" if apart is None else apart
     burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
+    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
+    p10, median, p90 = np.quantile(numbers.participation, [0.1, 0.5, 0.9]).tolist()
+    # the relative output error at any n, and resamples of it over the queries
     keys = len(numbers.keys)
     top = max(BEYOND * keys, context, sizes[-1])
     grid = np.unique([*np.geomspace(FIRST, top, GRID).round().tolist(), context])
     effort = replace(EFFORT, queries=max(EFFORT.queries // passages, FEWEST_QUERIES))
-    found = cloud_errors(numbers.cloud, sizes, grid=grid, effort=effort, seed=seed)
-    outputs = _MapCurve.of(found, numbers.norm, random_stream(seed, "probe prediction"))
-    needed: dict[str, Any] = {name: outputs.crossing(at) for name, at in TOLERANCES.items()}
-    ess = numbers.participation
-    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
-    quantiles = (float(np.quantile(ess, q)) for q in (0.1, 0.5, 0.9))
-    p10, median, p90 = quantiles
+    predicted = cloud_errors(numbers.cloud, sizes, grid=grid, effort=effort, seed=seed)
+    rng = random_stream(seed, "probe prediction")
+    copies = resampling_counts(len(predicted.weights), RESAMPLES, rng) * predicted.weights
+    copies /= copies.sum(axis=1, keepdims=True)
+    error = np.sqrt(predicted.weights @ predicted.map_squares) / numbers.norm
+    resampled = np.sqrt(copies @ predicted.map_squares) / numbers.norm
+    tokens: dict[str, float | None] = {}
+    intervals: dict[str, Ends] = {}
+    for name in TOLERANCES:
+        tokens[name] = tokens_needed(error, predicted.grid, float(name))
+        each = [tokens_needed(curve, predicted.grid, float(name)) for curve in resampled]
+        each.sort(key=lambda n: np.inf if n is None else n)  # None, never, is the largest
+        low, high = (each[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975))
+        intervals[name] = low, high
+    at = int(np.searchsorted(predicted.grid, context))
+    at_context = float(error[at])
+    least, most = np.quantile(resampled[:, at], [0.025, 0.975]).tolist()
     return HeadStatistics(
         horizon=moments.horizon,
         frobenius=moments.frobenius,
         tau=moments.tau,
         spectrum=tuple(moments.spectrum.tolist()),
-        psi=Psi(two_sided=moments.horizon**2, one_sided=psi),
+        psi=moments.horizon**2,
+        psi_one_sided=psi,
+        paper_reference=asymptotic.paper_reference,
+        paper_bound=asymptotic.paper_bound,
+        paper_reference_one_sided=None if one_sided is None else one_sided.paper_reference,
+        paper_bound_one_sided=None if one_sided is None else one_sided.paper_bound,
+        sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
         log_burn_in=moments.log_burn_in,
         frozen_share=moments.frozen_share(sizes[-1]),
         khat=tail,
-        ess=Quantiles(p10=p10, median=median, p90=p90),
-        sinks=Sinks(
-            count=len(order),
-            share=float(numbers.received[order].sum()) if order else 0.0,
-            tokens=tuple(
-                Sink(token=label(j), share=float(numbers.received[j])) for j in order[:LISTED]
-            ),
-        ),
+        ess={"p10": p10, "median": median, "p90": p90},
+        sinks=tuple((label(j), float(numbers.received[j])) for j in order[:LISTED]),
+        sink_share=float(numbers.received[order].sum()) if order else 0.0,
         delimiter_share=delimiters,
         tails=key_tails(numbers, seed),
         norm=numbers.norm,
         predicted_error=ByMetric(
-            mean=_curve(found.mean, LEFT_OUT.mean),
-            cov=_curve(found.cov, LEFT_OUT.cov),
-            map=_curve(found.map, LEFT_OUT.map),
-        ),
-        predicted=PredictedExponents(
-            khat=tail.exponent,
-            sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
-            paper_reference=asymptotic.paper_reference,
-            paper_bound=asymptotic.paper_bound,
-            paper_reference_one_sided=None if one_sided is None else one_sided.paper_reference,
-            paper_bound_one_sided=None if one_sided is None else one_sided.paper_bound,
+            mean=predicted_error(predicted.mean, LEFT_OUT.mean),
+            cov=predicted_error(predicted.cov, LEFT_OUT.cov),
+            map=predicted_error(predicted.map, LEFT_OUT.map),
         ),
         keys=keys,
-        tokens_for=ByTolerance(**{name: n for name, (n, _) in needed.items()}),
-        tokens_for_interval=ByTolerance(**{name: ends for name, (_, ends) in needed.items()}),
-        at_context=outputs.at(context, keys),
+        tokens_for=tokens,
+        tokens_for_interval=intervals,
+        context=context,
+        at_context=at_context,
+        at_context_interval=(min(least, at_context), max(most, at_context)),
     )
 
 
-def _curve(found: Predicted, left_out: float) -> PredictedError:
+def predicted_error(predicted: Predicted, left_out: float) -> PredictedError:
     """A predicted error as it is stored: the expected norm, with its standard error.
 
     To the noise of what is sampled comes what the prediction leaves out, as if it was independent
     at every size.
     """
-    exponent, noise = found.slope() or (None, None)
+    exponent, noise = predicted.slope() or (None, None)
     if noise is not None:
-        noise = float(np.hypot(noise, left_out / _spread(found.sizes)))
+        log_sizes = np.log(predicted.sizes)
+        noise = float(np.hypot(noise, left_out / np.linalg.norm(log_sizes - log_sizes.mean())))
+    standard_error = np.hypot(predicted.standard_error, left_out * predicted.norm)
     return PredictedError(
-        error=tuple(found.norm.tolist()),
-        standard_error=tuple(np.hypot(found.standard_error, left_out * found.norm).tolist()),
+        error=tuple(predicted.norm.tolist()),
+        standard_error=tuple(standard_error.tolist()),
         exponent=exponent,
         exponent_error=noise,
     )
 
 
-def _spread(sizes: Array) -> float:
-    """Root of the sum of squares of ``ln n`` about its mean: a slope's error is one over it."""
-    return float(np.linalg.norm(np.log(sizes) - np.log(sizes).mean()))
-
-
-@dataclass(frozen=True, eq=False)
-class _MapCurve:
-    """Relative output error at any n, and resamples of it over the queries."""
-
-    grid: Array
-    error: Array
-    resampled: Array
-
-    @classmethod
-    def of(cls, found: CloudErrors, norm: float, rng: np.random.Generator) -> _MapCurve:
-        copies = resampling_counts(len(found.weights), RESAMPLES, rng) * found.weights
-        copies /= copies.sum(axis=1, keepdims=True)
-        squares = found.map_squares
-        return cls(
-            found.grid,
-            np.sqrt(found.weights @ squares) / norm,
-            np.sqrt(copies @ squares) / norm,
-        )
-
-    def crossing(self, tolerance: float) -> tuple[float | None, Ends]:
-        """First number of tokens with at most this error, and its interval; None: beyond MOST."""
-        # None (never) is the largest of them
-        found = [_crossing(error, self.grid, tolerance) for error in self.resampled]
-        order = sorted(found, key=lambda n: np.inf if n is None else n)
-        low, high = (order[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975))
-        return _crossing(self.error, self.grid, tolerance), (low, high)
-
-    def at(self, n: int, keys: int) -> AtContext:
-        """Error at n tokens."""
-        i = int(np.searchsorted(self.grid, n))
-        ends = np.quantile(self.resampled[:, i], [0.025, 0.975])
-        error = float(self.error[i])
-        low, high = min(float(ends[0]), error), max(float(ends[1]), error)
-        return AtContext(n=n, error=error, interval=(low, high), extrapolated=n > keys)
-
-
-def _crossing(relative: Array, grid: Array, tolerance: float) -> float | None:
+def tokens_needed(error: Array, grid: Array, tolerance: float) -> float | None:
     """First number of tokens with at most this relative error; None beyond ``MOST_TOKENS``.
 
     Beyond the grid, which goes far beyond the cloud, the error of draws falls like 1/sqrt(n).
     """
-    below = np.flatnonzero(relative <= tolerance)
+    below = np.flatnonzero(error <= tolerance)
     if not below.size:
-        n = float(grid[-1]) * float(relative[-1] / tolerance) ** 2
+        n = float(grid[-1]) * float(error[-1] / tolerance) ** 2
         return float(np.ceil(n)) if n <= MOST_TOKENS else None
     i = int(below[0])
     if i == 0:
         return float(grid[0])
-    x = np.interp(-np.log(tolerance), -np.log(relative[[i - 1, i]]), np.log(grid[[i - 1, i]]))
+    x = np.interp(-np.log(tolerance), -np.log(error[[i - 1, i]]), np.log(grid[[i - 1, i]]))
     return float(np.ceil(np.exp(x) - 1e-9))
 
 

@@ -213,7 +213,7 @@ DRAWINGS = (
         missing=_nothing,
         heading="Errors and exponents",
         caption="Relative errors against dense attention, with 95% intervals over replicates; "
-        "exponents β of error ~ r^-β, beside each pattern the verdict on its map.",
+        "exponents β of error ~ r^-β, with the verdict on the map of each pattern.",
     ),
     Drawing(
         "explorer",

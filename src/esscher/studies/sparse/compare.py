@@ -28,7 +28,7 @@ from esscher.core.validation import Array
 from esscher.engine.patterns import PATTERNS
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import means
+from esscher.math.statistics.intervals import mean_and_interval
 from esscher.math.statistics.records import ByMetric, class_counts, finite, rate_words
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.sparse.measure import read_errors
@@ -133,7 +133,7 @@ def describe_patterns(
             verdict = judge(fit.map, difference.map, PATTERNS[name].is_exact)
         patterns[name] = SparsePattern(
             title=PATTERNS[name].title,
-            curve=_by_metric([means(e) for e in errors[p]]),
+            curve=_by_metric([mean_and_interval(e) for e in errors[p]]),
             fit=fit,
             difference=difference,
             ratio=ratio,
@@ -209,7 +209,7 @@ def describe_heads(
     for u, (layer, head) in enumerate(units):
         patterns = {}
         for p, name in enumerate(names):
-            exponent = means(slopes[p, u][:, None])
+            exponent = mean_and_interval(slopes[p, u][:, None])
             patterns[name] = HeadPattern(
                 exponent=Estimate(
                     value=exponent.mean[0], interval=exponent.interval[0] or (None, None)

@@ -143,7 +143,7 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
         for draw in range(study.draws):
             # a choice that is not random need not be repeated
             chosen = is_random | (draw == 0)
-            found, size = pattern_errors(
+            drawn, size = pattern_errors(
                 [name for name, there in zip(patterns, chosen, strict=True) if there],
                 budgets,
                 view,
@@ -153,7 +153,7 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
                     study.seed, "sparse selection", passage.number, layer, draw
                 ),
             )
-            measured[chosen, :, :, draw] = found
+            measured[chosen, :, :, draw] = drawn
             if draw == 0:
                 norms.append(size)
         measured[~is_random] = measured[~is_random][:, :, :, :1]

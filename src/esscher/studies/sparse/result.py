@@ -9,7 +9,8 @@ from esscher.core.codec import Count, Estimate, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import Rate
-from esscher.math.statistics.records import ByMetric, Means
+from esscher.math.statistics.intervals import Means
+from esscher.math.statistics.records import ByMetric
 from esscher.runs.result import Result, WithHeads
 
 if TYPE_CHECKING:

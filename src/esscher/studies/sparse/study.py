@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
 
@@ -17,11 +17,12 @@ from esscher.core.validation import as_indices, as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.patterns import PATTERNS, as_patterns
 from esscher.engine.sampled.sizes import PREFIX
-from esscher.math.laws import STANDARD_LAWS
+from esscher.math.heads import WeightHead, law_head
+from esscher.math.laws import STANDARD_LAWS, standard_law
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.law_study import LawStudy
 from esscher.runs.model_study import ModelStudy
+from esscher.runs.study import Study
 from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Budgets unless they are given: first, number, and the last as a share of the visible keys.
 FIRST, COUNT, LAST, SHARE = 32, 7, 2_048, 0.25
+#: Largest dimension: a head has matrices of its square.
+LARGEST_DIM = 65_536
 #: Share for models, whose passages are short.
 MODEL_SHARE = 0.5
 
@@ -183,7 +186,7 @@ class SparseStudy(ModelStudy[Sparse]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseLawStudy(LawStudy[Sparse]):
+class SparseLawStudy(Study[Sparse]):
     """Compare sparse with dense attention on synthetic tokens.
 
     Tokens are independent, or a Gaussian AR(1) sequence. Patterns: random, corrected, topk,
@@ -195,11 +198,36 @@ class SparseLawStudy(LawStudy[Sparse]):
     next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     cell = SparseCell
     result = Sparse
+    first = ("law", "horizon", "dim", "spectrum", "tau", "df")
     examples = (
         "esscher sparse-law gaussian --horizon 0.7 --dim 8 --budgets 32:2048:7",
         "esscher sparse-law gaussian --horizon 0.7 --dim 8 --correlation 0.9 --figure ar1.png",
     )
 
+    law: Annotated[
+        str, option(f"Law of the tokens: {', '.join(STANDARD_LAWS)}.", metavar="LAW", max_length=64)
+    ] = field(kw_only=False)
+    horizon: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        option("Attention horizon H, with all singular values equal."),
+    ] = None
+    dim: Annotated[
+        int,
+        option(
+            "Dimension of the tokens (default: length of the spectrum, or 1).",
+            ge=1,
+            le=LARGEST_DIM,
+        ),
+    ] = BY_MODEL
+    spectrum: Annotated[
+        tuple[float, ...] | None,
+        option("Singular values of M instead of a horizon, such as 1.5,0.7,0.2.", metavar="LIST"),
+    ] = None
+    tau: Annotated[
+        tuple[float, ...] | None,
+        option("Mean tilt; a single number is along the first axis.", metavar="LIST"),
+    ] = None
+    df: Annotated[float, option("Degrees of freedom of the law student.", gt=0)] = 5.0
     patterns: Patterns = BY_MODEL
     budgets: Budgets = BY_MODEL
     correlation: Annotated[
@@ -216,7 +244,13 @@ class SparseLawStudy(LawStudy[Sparse]):
     def filled(self) -> Self:
         """Choose budgets that fit into a sequence."""
         check_memory(8 * self.tokens, f"tokens is {self.tokens}; a sequence of that length")
-        study = super().filled()
+        if (self.horizon is None) == (self.spectrum is None):
+            raise InputError("give either a horizon or a spectrum for the law, such as horizon 1.5")
+        dim = self.dim or (1 if self.spectrum is None else len(self.spectrum))
+        if self.spectrum is not None and len(self.spectrum) != dim:
+            raise InputError(f"dim is {dim}, but spectrum has {len(self.spectrum)} values")
+        study = replace(self, dim=dim)
+        _ = study.head  # says what is wrong with the law before any work is done
         names = as_patterns(self.patterns or "all")
         if self.budgets is not None:
             budgets = given_budgets(self.budgets, self.tokens, names, ", or more tokens")
@@ -252,3 +286,18 @@ class SparseLawStudy(LawStudy[Sparse]):
         from esscher.studies.sparse.compare import assemble  # brings torch
 
         return assemble(self, cells, run)
+
+    @property
+    def head(self) -> WeightHead:
+        """The head that the tokens meet."""
+        return law_head(
+            standard_law(self.law, self.dim, df=self.df),
+            horizon=self.horizon,
+            spectrum=self.spectrum,
+            tau=self.tau,
+        )
+
+    @property
+    def subject(self) -> str:
+        """Name of the law."""
+        return self.law

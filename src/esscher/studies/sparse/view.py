@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from esscher.core.shown import with_error, with_interval
+from esscher.core.shown import shown, with_error, with_interval
 from esscher.math.statistics import Rate
 from esscher.math.statistics.records import rate_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of, ends_of
-from esscher.show.numbers import shown
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sparse.charts import best_pattern, subject
 from esscher.studies.sparse.result import MARGIN, NEVER, RANDOM, UNDECIDED, Sparse

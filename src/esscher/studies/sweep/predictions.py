@@ -10,14 +10,13 @@ import numpy as np
 
 from esscher.core.codec import Record
 from esscher.core.errors import UndefinedError
-from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.curve import bounded_exponents
 from esscher.math.theory.key_table import Spline
 from esscher.runs.folder import CellRun
-from esscher.studies.sweep.measure import METRICS, scaled_head
+from esscher.studies.sweep.measure import METRICS
 
 if TYPE_CHECKING:
     from esscher.studies.sweep.study import SweepStudy
@@ -81,14 +80,6 @@ class ScalePrediction(Record, frozen=True, kw_only=True):
         return n, (*self.errors[metric], *more)
 
 
-def predict_scales(head: Head, study: SweepStudy) -> tuple[ScalePrediction, ...]:
-    """Predict errors at the sizes of a sweep, for each of its scales."""
-    return tuple(
-        predict_scale(scaled_head(head, alpha), study.sizes, study.queries, study.seed)
-        for alpha in study.alpha
-    )
-
-
 def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> ScalePrediction:
     """Predictions for one head.
 
@@ -110,21 +101,27 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
         if n[-1] > largest_size(head):
             notes.append(f"no curve is predicted beyond n = {largest_size(head):,.0f}: {CLOUDS}")
         else:
-            found = law_curves(head, np.append(nodes, larger), queries, seed)
-            curves = {"map": found["map"], "mean": found["mean"], "cov": found["cov_rms"]}
+            drawn = law_curves(head, np.append(nodes, larger), queries, seed)
+            curves = {"map": drawn["map"], "mean": drawn["mean"], "cov": drawn["cov_rms"]}
             notes.append(CLOUDS)
     else:
         try:
             curves["map"] = map_curve(head, np.append(nodes, larger), queries, seed)
             if nodes[0] >= 4:
-                found = moment_curves(head, np.append(nodes, larger), queries, seed)
-                curves["mean"] = found["mean"]
-                curves["cov"] = found["cov"] if "cov" in found else found["cov_rms"]
+                moments = moment_curves(head, np.append(nodes, larger), queries, seed)
+                curves["mean"] = moments["mean"]
+                curves["cov"] = moments["cov"] if "cov" in moments else moments["cov_rms"]
         except UndefinedError as error:
             notes.append(str(error))
+    errors = {}
+    for metric, curve in curves.items():
+        known = curve.error[: len(nodes)]
+        if len(nodes) < len(n):  # interpolated in log-log coordinates
+            known = np.exp(Spline(np.log(nodes), np.log(known))(np.log(n)))
+        errors[metric] = tuple(float(error) for error in known)
     return ScalePrediction(
         horizon=head.horizon,
-        errors={metric: _at(n, curve, nodes) for metric, curve in curves.items()},
+        errors=errors,
         sharp={metric: float(getattr(asymptotic, name)) for metric, name in SHARP.items()},
         paper_reference=asymptotic.paper_reference,
         paper_bound=asymptotic.paper_bound,
@@ -137,15 +134,6 @@ def predict_scale(head: Head, sizes: Sequence[int], queries: str, seed: int) -> 
         if len(larger)
         else {},
     )
-
-
-def _at(sizes: Array, curve: Curve, nodes: Array) -> tuple[float, ...]:
-    """A curve at all sizes of a sweep, interpolated in log-log coordinates between nodes."""
-    known = curve.error[: len(nodes)]
-    if len(nodes) == len(sizes):
-        return tuple(float(error) for error in known)
-    spline = Spline(np.log(nodes), np.log(known))
-    return tuple(float(error) for error in np.exp(spline(np.log(sizes))))
 
 
 class Predictions(Record, frozen=True, kw_only=True, tag_field="kind", tag="predictions"):
@@ -165,15 +153,15 @@ def stored_predictions(run: CellRun, study: SweepStudy) -> tuple[ScalePrediction
     cell = run.read(PREDICTIONS)
     if cell is None:
         return None
-    about, scales, sizes = cell.about, study.alpha, study.sizes
-    if not isinstance(about, Predictions) or len(about.scales) != len(scales):
-        raise run.damaged(PREDICTIONS, f"it is not of {len(scales)} scales")
-    for found in about.scales:
-        if any(len(errors) != len(sizes) for errors in found.errors.values()):
-            raise run.damaged(PREDICTIONS, f"it is not of {len(sizes)} sizes")
-        larger = found.beyond_sizes
-        if any(len(errors) != len(larger) for errors in found.beyond.values()):
-            raise run.damaged(PREDICTIONS, f"it is not of {len(larger)} sizes beyond the sweep's")
-        if any(metric not in found.sharp for metric in METRICS):
+    about, scales, sizes = cell.about, len(study.alpha), len(study.sizes)
+    if not isinstance(about, Predictions) or len(about.scales) != scales:
+        raise run.damaged(PREDICTIONS, f"it is not of {scales} scales")
+    for scale in about.scales:
+        larger = len(scale.beyond_sizes)
+        if any(len(errors) != sizes for errors in scale.errors.values()):
+            raise run.damaged(PREDICTIONS, f"it is not of {sizes} sizes")
+        if any(len(errors) != larger for errors in scale.beyond.values()):
+            raise run.damaged(PREDICTIONS, f"it is not of {larger} sizes beyond the sweep's")
+        if any(metric not in scale.sharp for metric in METRICS):
             raise run.damaged(PREDICTIONS, f"sharp lacks some of {', '.join(METRICS)}")
     return about.scales

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,12 +15,11 @@ from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
 from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.joint import SharedLaw, untested_law
+from esscher.math.statistics.joint import SharedLaw
 from esscher.math.statistics.records import ByMetric, Numbers, finite_numbers
 from esscher.math.theory import exponents
-from esscher.runs.provenance import versions
 from esscher.runs.result import NOT_STORED, Result
-from esscher.studies.sweep.measure import METRICS, replicate_errors, stored_notes
+from esscher.studies.sweep.measure import LIMIT, METRICS, Limit, replicate_errors
 from esscher.studies.sweep.predictions import ScalePrediction, stored_predictions
 from esscher.studies.sweep.schedule import Schedule
 
@@ -30,6 +29,15 @@ if TYPE_CHECKING:
 
     from esscher.runs.folder import Cell, CellRun
     from esscher.studies.sweep.study import SweepStudy
+
+
+#: Names of the errors.
+TITLES = {"mean": "mean output", "cov": "covariance", "map": "map (rms)"}
+#: Numbers of a fitted rate that the table of exponents has.
+FITTED = (
+    *("exponent", "constant", "predicted", "sharp", "paper_reference", "paper_bound"),
+    *("law", "trusted"),
+)
 
 
 class Summary(Record, frozen=True, kw_only=True):
@@ -51,7 +59,7 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
         Errors of the mean output, of its covariance (Frobenius norm) and of the map (root mean
         square over queries).
     fit
-        Fitted rates; None if they are not stored. :meth:`Sweep.fit` fits them if need be.
+        Fitted rates; None if they are not stored. :meth:`Sweep.rate` fits them if need be.
     joint
         The law of all three errors together; None if it is not stored. See
         :meth:`Sweep.joint_law`.
@@ -113,11 +121,6 @@ class Sweep(Result["SweepStudy"]):
     def horizons(self) -> Array:
         """Attention horizon at each scale."""
         return np.array([scale.horizon for scale in self.scales])
-
-    @property
-    def errors(self) -> dict[str, Array]:
-        """Raw errors by metric: see :meth:`raw`."""
-        return {metric: self.raw(metric) for metric in METRICS}
 
     def raw(self, metric: str) -> Array:
         """Return the raw errors of a metric, axes [scale, replicate, size].
@@ -181,28 +184,40 @@ class Sweep(Result["SweepStudy"]):
             With the published exponents beside it and, if the sweep was made with
             ``predict=True``, the one predicted on the same sizes.
         """
-        errors = self.raw(metric)
-        place = self._place(scale)
-        key = metric, place, summary, level
-        if key not in self._fitted:
-            known = self.predictions[place] if self.predictions else None
-            self._fitted[key] = compared_rate(
-                errors[place],
-                self.sizes,
-                metric,
-                self.scales[place].horizon,
-                known,
-                summary=summary,
-                level=level,
-                seed=self.seed,
-            )
-        return self._fitted[key]
-
-    def fit(self, metric: str = "mean", scale: int | None = None) -> Rate:
-        """Return the record of a fitted rate: the stored one, or that of :meth:`rate`."""
         _check(metric)
-        stored = self.scales[self._place(scale)].fit
-        return self.rate(metric, scale) if stored is None else stored[metric]
+        place = self._place(scale)
+        stored, key = self.scales[place].fit, (metric, place, summary, level)
+        if stored is not None and (summary, level) == ("mean", LEVEL):
+            return stored[metric]
+        if key in self._fitted:
+            return self._fitted[key]
+        errors = self.raw(metric)[place]
+        options: dict[str, Any] = {"summary": summary, "level": level, "seed": self.seed}
+        if not self.predictions:
+            published = exponents(self.scales[place].horizon)
+            rate = structs.replace(
+                fit_rate(errors, self.sizes, **options),
+                paper_reference=published.paper_reference,
+                paper_bound=published.paper_bound,
+            )
+        else:
+            known = self.predictions[place]
+            curve = known.errors.get(metric)
+            # the curve is that of the mean error: a median is compared with its slope alone
+            options["predicted"] = curve if summary == "mean" else None
+            options["burn_in"] = float(np.exp(min(known.log_burn_in, 700.0)))
+            rate = fit_rate(errors, self.sizes, **options)
+            used = np.isin(self.sizes, rate.sizes)
+            rate = structs.replace(
+                rate,
+                predicted_curve=known.curve(metric, self.sizes),
+                predicted=None if curve is None else rate.slope_of(np.asarray(curve)[used]),
+                sharp=known.sharp[metric],
+                paper_reference=known.paper_reference,
+                paper_bound=known.paper_bound,
+            )
+        self._fitted[key] = rate
+        return rate
 
     def joint_law(self, scale: int | None = None) -> SharedLaw:
         """Return what the three errors of a scale, tested together, say about their law."""
@@ -210,12 +225,10 @@ class Sweep(Result["SweepStudy"]):
         stored = self.scales[place].joint
         if stored is not None:
             return stored
-        if self._raw is None:  # a file of an earlier version
-            return untested_law(METRICS, "this result was read from a file without raw errors")
         if place not in self._joint:
-            known = self.predictions[place] if self.predictions else None
+            predicted = self.predictions[place].errors if self.predictions else None
             errors = {metric: self.raw(metric)[place] for metric in METRICS}
-            self._joint[place] = shared_law(errors, self.sizes, known, self.seed)
+            self._joint[place] = joint_law(errors, self.sizes, seed=self.seed, predicted=predicted)
         return self._joint[place]
 
     @property
@@ -259,6 +272,33 @@ class Sweep(Result["SweepStudy"]):
             columns[f"{metric}_standard_error"] = self.standard_error(metric).ravel()
         return pd.DataFrame(columns)
 
+    def exponents_table(self) -> pd.DataFrame:
+        """Return a data frame of fitted rates, one row per scale and metric; none with one size.
+
+        ``floor_share`` is the largest floor that is not excluded (95%), as a share of the error at
+        the largest size, and ``floor_power`` how often the test finds a floor of half of that
+        error: against the predicted curve where that decides. ``settled`` says whether the exponent
+        may be taken beyond the sizes: trusted, and a power law is decided.
+        """
+        import pandas as pd
+
+        rows = []
+        for s, scale in enumerate(self.scales if self.has_fits else ()):
+            for metric in METRICS:
+                fit = self.rate(metric, s)
+                law = fit.selection
+                floor_share, floor_power = law.floor_share, law.power.get("floor")
+                if law.verdict == "as predicted" and law.predicted is not None:
+                    floor_share, floor_power = law.predicted.floor_share, law.predicted.floor_power
+                row = {"alpha": scale.alpha, "horizon": scale.horizon, "metric": metric}
+                row |= {name: getattr(fit, name) for name in FITTED}
+                row["low"], row["high"] = fit.interval
+                row["constant_low"], row["constant_high"] = fit.constant_interval
+                row |= {"floor_share": floor_share, "floor_power": floor_power}
+                row |= {"verdict": law.verdict, "reasons": "; ".join(fit.reasons)}
+                rows.append(row | {"settled": fit.trusted and law.verdict == "power"})
+        return pd.DataFrame(rows)
+
     def shown(self) -> list[pd.DataFrame]:
         """Return the mean errors."""
         return [self.table()[["alpha", "horizon", "n", *METRICS]]]
@@ -286,7 +326,7 @@ class Sweep(Result["SweepStudy"]):
         scales = tuple(
             structs.replace(
                 scale,
-                fit=ByMetric(**{metric: self.fit(metric, s) for metric in METRICS}),
+                fit=ByMetric(**{metric: self.rate(metric, s) for metric in METRICS}),
                 joint=self.joint_law(s),
             )
             for s, scale in enumerate(self.scales)
@@ -298,31 +338,32 @@ class Sweep(Result["SweepStudy"]):
         if not self.has_fits:
             return self.headline
         order = sorted(range(len(self.scales)), key=lambda s: self.scales[s].horizon)
-        return " ".join(self._falls(s) for s in dict.fromkeys((order[0], order[-1])))
-
-    def _falls(self, s: int) -> str:
-        fit, scale = self.fit("mean", s), self.scales[s]
-        last = scale.mean.mean[-1]
-        predicted = "" if fit.predicted is None else f", predicted {two_digits(fit.predicted)}"
-        return (
-            f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
-            f"{between(fit.exponent, fit.interval)}{predicted}"
-            + ("" if last is None else f"; it is {two_digits(last)} at n = {self.sizes[-1]:,}")
-            + f".{'' if fit.trusted else self._doubt(s)}"
-        )
-
-    def _doubt(self, s: int) -> str:
-        """Why an exponent is not to be trusted, if it can be said in a few words."""
-        burn_in = self.predictions[s].log_burn_in if self.predictions else -math.inf
-        if burn_in > math.log(self.sizes[-1]):
-            needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
-            return f" n is too small to see the asymptotic rate: that takes about {needed} tokens."
-        return " The exponent is not to be trusted: see *."
+        sentences = []
+        for s in dict.fromkeys((order[0], order[-1])):
+            fit, scale, largest = self.rate("mean", s), self.scales[s], self.sizes[-1]
+            text = (
+                f"At H = {scale.horizon:.3g} the error of the mean output falls with exponent "
+                f"{between(fit.exponent, fit.interval)}"
+            )
+            if fit.predicted is not None:
+                text += f", predicted {two_digits(fit.predicted)}"
+            if scale.mean.mean[-1] is not None:
+                text += f"; it is {two_digits(scale.mean.mean[-1])} at n = {largest:,}"
+            sentences.append(f"{text}.")
+            burn_in = self.predictions[s].log_burn_in if self.predictions else -math.inf
+            if not fit.trusted and burn_in > math.log(largest):
+                needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
+                sentences.append(
+                    f"n is too small to see the asymptotic rate: that takes about {needed} tokens."
+                )
+            elif not fit.trusted:
+                sentences.append("The exponent is not to be trusted: see *.")
+        return " ".join(sentences)
 
     def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
         """Return the result with the raw errors."""
-        found = replicate_errors(cells, self.study, run)
-        return replace(self, numbers=tuple(found), _raw=_stacked(found, self.study))
+        errors = replicate_errors(cells, self.study, run)
+        return replace(self, numbers=tuple(errors), _raw=_stacked(errors, self.study))
 
     def __repr__(self) -> str:
         return "\n".join([super().__repr__(), *(f"Note: {note}." for note in self.notes)])
@@ -331,19 +372,19 @@ class Sweep(Result["SweepStudy"]):
 def assemble(study: SweepStudy, cells: Mapping[str, Cell], run: CellRun) -> Sweep:
     """Sum up the replicates that are there."""
     as_sizes(study.sizes, f"{run.folder}: sizes", smallest=1)
-    found = replicate_errors(cells, study, run)
-    schedule = Schedule(study, run.folder)
-    complete = True
-    while complete and (batch := schedule.next_batch(found)) is not None:
-        complete = all(replicate in found for replicate in range(batch.start, batch.stop))
-    notes = stored_notes(run) + (schedule.notes if complete else ())
-    made_by = [cell.about.versions for cell in cells.values()] or [versions()]
-    if any(other != made_by[0] for other in made_by):
+    replicates = replicate_errors(cells, study, run)
+    schedule, complete = Schedule(study, run.folder), True
+    while complete and (batch := schedule.next_batch(replicates)) is not None:
+        complete = all(number in replicates for number in range(batch.start, batch.stop))
+    limit = run.read(LIMIT)
+    notes = limit.about.notes if limit is not None and isinstance(limit.about, Limit) else ()
+    notes += schedule.notes if complete else ()
+    if len({repr(cell.about.versions) for cell in cells.values()}) > 1:
         notes += ("replicates were measured by different versions of the software",)
-    errors = _stacked(found, study)
+    errors = _stacked(replicates, study)
     head, state = study.head_record, "" if complete else ", not complete"
     headline = (
-        f"Mean errors over {len(found)} replicates{state}: {head.tokens}, d = {head.key_dim}, "
+        f"Mean errors over {len(replicates)} replicates{state}: {head.tokens}, d = {head.key_dim}, "
         f"queries: {study.queries}, seed {study.seed}"
     )
     counts = np.isfinite(errors[0, 0]).sum(axis=0)
@@ -355,7 +396,7 @@ def assemble(study: SweepStudy, cells: Mapping[str, Cell], run: CellRun) -> Swee
         complete,
         law=head.law,
         sizes=study.sizes,
-        replicates=len(found),
+        replicates=len(replicates),
         replicates_at_size=tuple(counts.tolist()),
         seed=study.seed,
         queries=study.queries,
@@ -371,15 +412,15 @@ def assemble(study: SweepStudy, cells: Mapping[str, Cell], run: CellRun) -> Swee
         ),
         notes=notes,
         predictions=stored_predictions(run, study),
-        numbers=tuple(found),
+        numbers=tuple(replicates),
         _raw=errors,
     )
 
 
-def _stacked(found: Mapping[int, Array], study: SweepStudy) -> Array:
+def _stacked(replicates: Mapping[int, Array], study: SweepStudy) -> Array:
     """Errors with axes [metric, scale, replicate, size]."""
-    if found:
-        return np.stack(list(found.values()), axis=2)
+    if replicates:
+        return np.stack(list(replicates.values()), axis=2)
     return np.empty((len(METRICS), len(study.alpha), 0, len(study.sizes)))
 
 
@@ -398,52 +439,3 @@ def _summary(errors: Array, counts: Array) -> Summary:
 def _check(metric: str) -> None:
     if metric not in METRICS:
         raise InputError(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
-
-
-def compared_rate(
-    errors: Array,
-    sizes: Sequence[int],
-    metric: str,
-    horizon: float,
-    known: ScalePrediction | None,
-    *,
-    summary: str,
-    level: float,
-    seed: int,
-) -> Rate:
-    """Fit a rate and put it beside what theory says.
-
-    Predicted curves are those of the mean error: a median is compared with their slope alone.
-    """
-    if known is None:
-        found = fit_rate(errors, sizes, summary=summary, level=level, seed=seed)
-        published = exponents(horizon)
-        return structs.replace(
-            found, paper_reference=published.paper_reference, paper_bound=published.paper_bound
-        )
-    curve = known.errors.get(metric)
-    found = fit_rate(
-        errors,
-        sizes,
-        summary=summary,
-        level=level,
-        seed=seed,
-        burn_in=float(np.exp(min(known.log_burn_in, 700.0))),
-        predicted=curve if summary == "mean" else None,
-    )
-    used = np.isin(sizes, found.sizes)
-    return structs.replace(
-        found,
-        predicted_curve=known.curve(metric, sizes),
-        predicted=None if curve is None else found.slope_of(np.asarray(curve)[used]),
-        sharp=known.sharp[metric],
-        paper_reference=known.paper_reference,
-        paper_bound=known.paper_bound,
-    )
-
-
-def shared_law(
-    errors: Mapping[str, Array], sizes: Sequence[int], known: ScalePrediction | None, seed: int
-) -> SharedLaw:
-    """Test the errors of one scale together, against their predictions too if there are any."""
-    return joint_law(errors, sizes, seed=seed, predicted=None if known is None else known.errors)

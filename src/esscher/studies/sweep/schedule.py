@@ -17,7 +17,6 @@ was killed and resumed, on any number of workers, makes the same ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,22 +47,19 @@ class Batch(NamedTuple):
     depth: int
 
 
-@dataclass(frozen=True, eq=False)
-class WorkModel:
-    """Work of a replicate that goes up to each size, in units of one up to the largest."""
+def replicate_work(sizes: Array, queries: int | None) -> Array:
+    """Work of a replicate that goes up to each size, in units of one up to the largest.
 
-    work: Array
+    ``queries`` is the number of queries of a replicate, ``None`` when all tokens ask.
+    """
+    asking = sizes if queries is None else np.minimum(sizes, queries)
+    work = asking * sizes + TOKEN_WORK * sizes
+    return np.asarray(work / work[-1])
 
-    @classmethod
-    def for_sizes(cls, sizes: Array, queries: int | None) -> WorkModel:
-        """``queries`` is the number of queries of a replicate, ``None`` when all tokens ask."""
-        asking = sizes if queries is None else np.minimum(sizes, queries)
-        work = asking * sizes + TOKEN_WORK * sizes
-        return cls(work / work[-1])
 
-    def spent(self, batches: list[Batch]) -> float:
-        """Work of some batches."""
-        return float(sum((b.stop - b.start) * self.work[b.depth - 1] for b in batches))
+def spent(batches: list[Batch], work: Array) -> float:
+    """Work of some batches."""
+    return float(sum((b.stop - b.start) * work[b.depth - 1] for b in batches))
 
 
 def counts_at(batches: list[Batch], sizes: int) -> Array:
@@ -90,7 +86,7 @@ def slope_variance(log_sizes: Array, counts: Array, covariance: Array) -> float:
 
 
 def next_batch(
-    batches: list[Batch], log_sizes: Array, covariance: Array, model: WorkModel, left: float
+    batches: list[Batch], log_sizes: Array, covariance: Array, work: Array, left: float
 ) -> Batch | None:
     """The batch that lowers the variance of the slope most for its work; ``None`` if none fits.
 
@@ -102,17 +98,17 @@ def next_batch(
         Logarithms of the sizes.
     covariance
         Relative covariance of a replicate's errors between the sizes.
-    model, left
-        What replicates cost, and how much may still be spent.
+    work, left
+        What replicates up to each size cost, and how much may still be spent.
     """
     counts = counts_at(batches, len(log_sizes))
     now = slope_variance(log_sizes, counts, covariance)
-    spent, start = model.spent(batches), batches[-1].stop
+    before, start = spent(batches, work), batches[-1].stop
     best, gain = None, 0.0
     for depth in range(1, len(log_sizes) + 1):
-        each = float(model.work[depth - 1])
+        each = float(work[depth - 1])
         # never more than doubling a count: the gain of the next ones is then another one
-        most = min(int(min(SHARE * spent, left) / each + 1e-9), int(counts[depth - 1]))
+        most = min(int(min(SHARE * before, left) / each + 1e-9), int(counts[depth - 1]))
         if most < 1:
             if each > left + 1e-9:
                 continue
@@ -186,7 +182,7 @@ class Schedule:
     def __init__(self, study: SweepStudy, folder: Path) -> None:
         self._study, self._folder = study, folder
         self._sizes = np.asarray(study.sizes, dtype=np.float64)
-        self._work = WorkModel.for_sizes(self._sizes, study.query_count)
+        self._work = replicate_work(self._sizes, study.query_count)
         self.batches: list[Batch] = []
         self.notes: tuple[str, ...] = ()
 
@@ -196,61 +192,31 @@ class Schedule:
         ``parts`` are the errors of the replicates that are there, axes [metric, scale, size]. All
         of the batches before must be among them.
         """
+        study, batch = self._study, None
         if not self.batches:
-            following: Batch | None = Batch(0, self._study.replicates, len(self._sizes))
-        else:
-            following = self._another(parts)
-        if following is not None:
-            self.batches.append(following)
-            self._check_depths(parts, following)
-        return following
-
-    def check(self, parts: Mapping[int, Array]) -> None:
-        """Refuse replicates beyond those that are asked for."""
-        end = self.batches[-1].stop if self.batches else self._study.replicates
-        if self._study.precision is not None and not self.batches:
-            return  # the end is not known yet
-        if any(replicate >= end for replicate in parts):
-            raise InputError(
-                f"{self._folder} holds {len(parts)} replicates, more than the {end} asked for now; "
-                f"ask for at least {max(parts) + 1}, or choose another directory"
-            )
-
-    def _another(self, parts: Mapping[int, Array]) -> Batch | None:
-        precision, most = self._study.precision, self._study.max_replicates
-        if precision is None or most is None:
+            batch = Batch(0, study.replicates, len(self._sizes))
+        elif study.precision is not None and study.max_replicates is not None:
+            metric = METRICS.index(PRECISION_METRIC)
+            replicates = range(self.batches[-1].stop)
+            errors = np.stack([parts[r][metric] for r in replicates], axis=1)
+            with one_blas_thread():
+                widths = slope_half_widths(errors, self._sizes, study.seed)
+                widest = int(np.argmax(widths))
+                if widths[widest] <= study.precision:
+                    return None
+                covariance = relative_covariance(errors[widest])
+                left = study.max_replicates - spent(self.batches, self._work)
+                batch = next_batch(self.batches, np.log(self._sizes), covariance, self._work, left)
+            if batch is None:
+                self.notes = (
+                    f"after the work of {study.max_replicates} replicates the slope of the "
+                    f"{PRECISION_METRIC} error is known to +- {widths[widest]:.2g}, not to the +- "
+                    f"{study.precision:g} asked for",
+                )
+        if batch is None:
             return None
-        errors = self._errors(parts)
-        with one_blas_thread():
-            widths = slope_half_widths(errors, self._sizes, self._study.seed)
-            widest = int(np.argmax(widths))
-            if widths[widest] <= precision:
-                return None
-            left = most - self._work.spent(self.batches)
-            following = next_batch(
-                self.batches,
-                np.log(self._sizes),
-                relative_covariance(errors[widest]),
-                self._work,
-                left,
-            )
-        if following is None:
-            self.notes = (
-                f"after the work of {most} replicates the slope of the {PRECISION_METRIC} error is "
-                f"known to +- {widths[widest]:.2g}, not to the +- {precision:g} asked for",
-            )
-        return following
-
-    def _errors(self, parts: Mapping[int, Array]) -> Array:
-        """Errors that the precision is about, axes [scale, replicate, size]."""
-        metric = METRICS.index(PRECISION_METRIC)
-        count = self.batches[-1].stop
-        return np.stack([parts[r][metric] for r in range(count)], axis=1)
-
-    def _check_depths(self, parts: Mapping[int, Array], batch: Batch) -> None:
-        for replicate in parts:
-            if not batch.start <= replicate < batch.stop:
-                continue
+        self.batches.append(batch)
+        for replicate in (r for r in parts if batch.start <= r < batch.stop):
             depth = int(np.isfinite(parts[replicate][0, 0]).sum())
             if depth != batch.depth:
                 raise InputError(
@@ -258,3 +224,15 @@ class Schedule:
                     f"not {batch.depth}: it was begun with another number of replicates before "
                     "precision was judged; give the same one, or choose another directory"
                 )
+        return batch
+
+    def check(self, parts: Mapping[int, Array]) -> None:
+        """Refuse replicates beyond those that are asked for."""
+        if self._study.precision is not None and not self.batches:
+            return  # the end is not known yet
+        end = self.batches[-1].stop if self.batches else self._study.replicates
+        if any(replicate >= end for replicate in parts):
+            raise InputError(
+                f"{self._folder} holds {len(parts)} replicates, more than the {end} asked for now; "
+                f"ask for at least {max(parts) + 1}, or choose another directory"
+            )

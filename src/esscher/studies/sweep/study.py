@@ -25,26 +25,23 @@ from esscher.runs.study import Study
 from esscher.studies.sweep.measure import (
     EXISTENCE_SAMPLES,
     LIMIT,
+    NAME,
     Limit,
     Plan,
-    Reference,
     Replicate,
     cell_name,
+    limit_arrays,
     limit_cell,
     measure_cell,
     measured_head,
-    reference_moments,
-    reference_notes,
     reference_outputs,
     replicate_errors,
     scaled_head,
-    stored_limit,
-    stored_replicates,
 )
 from esscher.studies.sweep.predictions import (
     PREDICTIONS,
     Predictions,
-    predict_scales,
+    predict_scale,
     stored_predictions,
 )
 from esscher.studies.sweep.result import Sweep, assemble
@@ -76,59 +73,42 @@ class HeadRecord(Record, frozen=True, kw_only=True):
         return self.law or self.kind
 
 
-def describe_head(head: Head) -> HeadRecord:
-    """Describe a head for the configuration of a run."""
-    return HeadRecord(
-        kind=type(head).__name__,
-        law=head.law.name if isinstance(head, WeightHead) else None,
-        key_dim=head.key_dim,
-        value_dim=head.value_dim,
-        horizon=head.horizon,
-        frobenius=head.frobenius,
-        sha256=hash_of(head),
-    )
-
-
 def hash_of(thing: object) -> str:
     """SHA-256 of an object's class and contents, arrays bit for bit."""
     digest = hashlib.sha256()
-    _feed(digest, thing)
+
+    def feed(thing: object) -> None:
+        """Add an object; what is cached inside it is a function of the rest and left out."""
+        kind, items = type(thing).__name__, None
+        if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
+            digest.update(f"{kind}:{thing!r};".encode())
+        elif isinstance(thing, (np.ndarray, np.generic)):
+            array = np.ascontiguousarray(thing)
+            digest.update(f"array:{array.dtype.str}:{np.shape(thing)};".encode())
+            digest.update(array.tobytes())
+        elif isinstance(thing, dict):
+            kind, items = "dict", thing
+        elif isinstance(thing, (list, tuple)):
+            kind, items = "list", dict(enumerate(thing))
+        elif isinstance(thing, Law):
+            items = thing.parameters
+        elif dataclasses.is_dataclass(thing):
+            items = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+        else:
+            items = {
+                name: value
+                for name, value in getattr(thing, "__dict__", {"repr": repr(thing)}).items()
+                if not isinstance(getattr(type(thing), name, None), cached_property)
+            }
+        if items is not None:
+            digest.update(f"{kind}({len(items)}:".encode())
+            for name, value in sorted(items.items(), key=lambda item: str(item[0])):
+                digest.update(f"{name}=".encode())
+                feed(value)
+            digest.update(b")")
+
+    feed(thing)
     return digest.hexdigest()
-
-
-def _feed(digest: Any, thing: object) -> None:
-    """Add one object to a hash; what is cached inside it is a function of the rest and left out."""
-    if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
-        digest.update(f"{type(thing).__name__}:{thing!r};".encode())
-    elif isinstance(thing, (np.ndarray, np.generic)):
-        array = np.ascontiguousarray(thing)
-        digest.update(f"array:{array.dtype.str}:{np.shape(thing)};".encode())
-        digest.update(array.tobytes())
-    elif isinstance(thing, dict):
-        _feed_items(digest, "dict", thing)
-    elif isinstance(thing, (list, tuple)):
-        _feed_items(digest, "list", dict(enumerate(thing)))
-    elif isinstance(thing, Law):
-        _feed_items(digest, type(thing).__name__, thing.parameters)
-    elif dataclasses.is_dataclass(thing):
-        fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
-        _feed_items(digest, type(thing).__name__, fields)
-    else:
-        kind = type(thing)
-        kept = {
-            name: value
-            for name, value in getattr(thing, "__dict__", {"repr": repr(thing)}).items()
-            if not isinstance(getattr(kind, name, None), cached_property)
-        }
-        _feed_items(digest, kind.__name__, kept)
-
-
-def _feed_items(digest: Any, kind: str, items: dict[Any, object]) -> None:
-    digest.update(f"{kind}({len(items)}:".encode())
-    for name, value in sorted(items.items(), key=lambda item: str(item[0])):
-        digest.update(f"{name}=".encode())
-        _feed(digest, value)
-    digest.update(b")")
 
 
 if TYPE_CHECKING:
@@ -164,7 +144,7 @@ class SweepStudy(Study[Sweep]):
     cell = SweepCell
     result = Sweep
     sources = frozenset({"head"})
-    beside = frozenset({LIMIT, PREDICTIONS})
+    auxiliary = frozenset({LIMIT, PREDICTIONS})
     command_defaults: ClassVar[Mapping[str, Any]] = {"predict": True}
     examples = (
         "esscher sweep gaussian --dim 8 --horizon 1.5 --sizes 200:20000:10 --out RUN",
@@ -265,37 +245,78 @@ class SweepStudy(Study[Sweep]):
         sizes = tuple(int(n) for n in as_sizes(self.sizes))
         if len(set(self.alpha)) < len(self.alpha):
             raise InputError(f"alpha is {list(self.alpha)}; each may occur only once")
-        count = POPULATION_QUERIES if self.queries == "population" else None
-        study = replace(
+        population = self.queries == "population"
+        query_count = self.query_count or (POPULATION_QUERIES if population else None)
+        most = self.max_replicates
+        if self.precision is None and most is not None:
+            raise InputError("max_replicates needs a precision; give both, or replicates alone")
+        if self.precision is not None:
+            if len(sizes) < 2:
+                raise InputError("precision needs at least 2 sizes: it is that of a slope")
+            most = most or PATIENCE * self.replicates
+            if most < self.replicates:
+                raise InputError(
+                    f"max_replicates is {most}, below replicates, which is {self.replicates}"
+                )
+        if self.device != "cpu":
+            import torch
+
+            try:
+                torch.zeros(1, device=self.device)
+            except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise InputError(f"device {self.device!r} cannot be used: {reason}") from error
+        tokens = self.reference_tokens
+        if tokens is None:
+            heads = (scaled_head(head, alpha) for alpha in self.alpha)
+            if any(missing_limit(scaled, EXISTENCE_SAMPLES, self.seed) for scaled in heads):
+                tokens = REFERENCE_FACTOR * sizes[-1]
+        elif isinstance(head, ArrayHead):
+            raise InputError(
+                "reference_tokens is for laws; the reference of a head from arrays is all its rows"
+            )
+        elif tokens < sizes[-1]:
+            raise InputError(
+                f"reference_tokens is {tokens}, below the largest size, which is {sizes[-1]}"
+            )
+        for name, count in (
+            ("sizes go up to", sizes[-1]),
+            ("reference_tokens is", tokens or 0),
+            ("query_count is", (query_count or 0) * population),
+        ):
+            check_memory(8 * head.key_dim * count, f"{name} {count:,}; a sample of that size")
+        return replace(
             self,
             head=head,
             sizes=sizes,
-            query_count=self.query_count or count,
-            max_replicates=self._most(sizes),
+            query_count=query_count,
+            max_replicates=most,
+            reference_tokens=tokens,
         )
-        _check_device(study.device)
-        study = replace(study, reference_tokens=study._reference_tokens(head))
-        for name, most in (
-            ("sizes go up to", sizes[-1]),
-            ("reference_tokens is", study.reference_tokens or 0),
-            ("query_count is", (study.query_count or 0) * (self.queries == "population")),
-        ):
-            check_memory(8 * head.key_dim * most, f"{name} {most:,}; a sample of that size")
-        return study
 
     def cells(self) -> list[str]:
         """One cell per replicate; a precision may ask for more."""
         return [cell_name(replicate) for replicate in range(self.replicates)]
 
     def stored(self, run: CellRun) -> dict[str, Cell]:
-        """Return all replicates that are there."""
-        found = {name: run.read(name) for name in stored_replicates(run).values()}
-        return {name: cell for name, cell in found.items() if cell is not None}
+        """Return all replicates that are there, in the order of their numbers."""
+        numbers = [int(match[1]) for match in map(NAME.fullmatch, run.names()) if match]
+        cells = {name: run.read(name) for name in map(cell_name, sorted(numbers))}
+        return {name: cell for name, cell in cells.items() if cell is not None}
 
     def prepare(self, executor: CellExecutor) -> SweepWork:
         """Describe the head; the limit is computed when a replicate needs it."""
         head = as_head(self.head)
-        return SweepWork(replace(self, head=describe_head(head)), head, executor)
+        record = HeadRecord(
+            kind=type(head).__name__,
+            law=head.law.name if isinstance(head, WeightHead) else None,
+            key_dim=head.key_dim,
+            value_dim=head.value_dim,
+            horizon=head.horizon,
+            frobenius=head.frobenius,
+            sha256=hash_of(head),
+        )
+        return SweepWork(replace(self, head=record), head, executor)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sweep:
         """Sum up the errors."""
@@ -311,53 +332,6 @@ class SweepStudy(Study[Sweep]):
     def subject(self) -> str:
         """Law of the tokens, or kind of the head."""
         return self.head_record.tokens
-
-    def _most(self, sizes: tuple[int, ...]) -> int | None:
-        """Replicates that a precision may cost."""
-        if self.precision is None:
-            if self.max_replicates is not None:
-                raise InputError("max_replicates needs a precision; give both, or replicates alone")
-            return None
-        if len(sizes) < 2:
-            raise InputError("precision needs at least 2 sizes: it is that of a slope")
-        most = self.max_replicates or PATIENCE * self.replicates
-        if most < self.replicates:
-            raise InputError(
-                f"max_replicates is {most}, below replicates, which is {self.replicates}"
-            )
-        return most
-
-    def _reference_tokens(self, head: Head) -> int | None:
-        """Tokens that stand for the law: those asked for, or enough of them if it has no limit."""
-        asked, largest = self.reference_tokens, self.sizes[-1]
-        if asked is not None:
-            if isinstance(head, ArrayHead):
-                raise InputError(
-                    "reference_tokens is for laws; the reference of a head from arrays is all its "
-                    "rows"
-                )
-            if asked < largest:
-                raise InputError(
-                    f"reference_tokens is {asked}, below the largest size, which is {largest}"
-                )
-            return asked
-        missing = any(
-            missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, self.seed)
-            for alpha in self.alpha
-        )
-        return REFERENCE_FACTOR * largest if missing else None
-
-
-def _check_device(device: str) -> None:
-    if device == "cpu":
-        return
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"device {device!r} cannot be used: {reason}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,60 +361,44 @@ class SweepWork:
         schedule = Schedule(study, run.folder)
         known = replicate_errors(study.stored(run), study, run)
         schedule.check(known)
-        limit = stored_limit(run, study) or self._limit(run)
+        limit = run.read(LIMIT)
+        if limit is None:  # stored: a resumed run compares with the very same numbers
+            with one_blas_thread():
+                limit = limit_cell(self.head, *self.drawn, study)
+            run.write(LIMIT, limit)
+        means, covariances = limit_arrays(limit, run, study)
         plan = None
         while (batch := schedule.next_batch(known)) is not None:
             missing = [n for n in range(batch.start, batch.stop) if n not in known]
             if not missing:
                 continue
             if plan is None:
-                plan = self.executor.share(self._plan(limit))
-            names = [cell_name(number) for number in missing]
+                head, outputs = self.drawn
+                measured = replace(study, executor=None)  # workers know nothing of who computes
+                plan = self.executor.share(Plan(measured, head, means, covariances, outputs))
             yield {
                 name: Task(name, measure_cell, (plan, number, batch.depth))
-                for name, number in zip(names, missing, strict=True)
+                for number in missing
+                for name in [cell_name(number)]
             }
             if study.precision is not None:  # what comes next depends on it
-                new = {name: cell for name in names if (cell := run.read(name)) is not None}
+                cells = {name: run.read(name) for name in map(cell_name, missing)}
+                new = {name: cell for name, cell in cells.items() if cell is not None}
                 known |= replicate_errors(new, study, run)
         schedule.check(known)
         if study.predict and stored_predictions(run, study) is None:
             with one_blas_thread():
-                found = predict_scales(self.head, study)
-            run.write(PREDICTIONS, Cell(Predictions(scales=found)))
+                scales = tuple(
+                    predict_scale(
+                        scaled_head(self.head, alpha), study.sizes, study.queries, study.seed
+                    )
+                    for alpha in study.alpha
+                )
+            run.write(PREDICTIONS, Cell(Predictions(scales=scales)))
 
     @cached_property
-    def drawn(self) -> Head:
-        """The head whose tokens are drawn."""
-        return measured_head(self.head, self.study)
-
-    @cached_property
-    def outputs(self) -> Array | None:
-        """The limit's outputs at all rows of a head from arrays."""
+    def drawn(self) -> tuple[Head, Array | None]:
+        """The head whose tokens are drawn, and the limit's outputs at all of its rows if few."""
+        head = measured_head(self.head, self.study)
         with one_blas_thread():
-            return reference_outputs(self.drawn, self.study)
-
-    def _limit(self, run: CellRun) -> Reference:
-        """Compute the limit and store it: a resumed run compares with the very same numbers."""
-        with one_blas_thread():
-            notes = reference_notes(self.head, self.study)
-            found = reference_moments(self.drawn, self.outputs, self.study)
-        limit = replace(found, extra_notes=notes)
-        run.write(LIMIT, limit_cell(limit))
-        return limit
-
-    def _plan(self, limit: Reference) -> Plan:
-        study = self.study
-        return Plan(
-            head=self.drawn,
-            sizes=study.sizes,
-            scales=study.alpha,
-            seed=study.seed,
-            queries=study.queries,
-            query_count=study.query_count,
-            dtype=study.dtype,
-            device=study.device,
-            means=limit.means,
-            covariances=limit.covariances,
-            outputs=self.outputs,
-        )
+            return head, reference_outputs(head, self.study)

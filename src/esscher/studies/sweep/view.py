@@ -1,149 +1,123 @@
-"""The result on a page of a report: how fast errors fall, whether theory says so, all numbers."""
+"""The result on a page of a report and in a terminal: exponents, theory, all numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from esscher.core.shown import plain_count, with_error
-from esscher.math.statistics import Rate
-from esscher.math.statistics.records import Agreement, agreement
+from esscher.core.shown import between, counted, plain_count, shown, with_error
+from esscher.math.statistics.records import agreement
 from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of, ends_of
-from esscher.show.numbers import between, counted, shown
+from esscher.show.frames import data_of
 from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.sweep.measure import METRICS
-from esscher.studies.sweep.result import Sweep
+from esscher.studies.sweep.result import TITLES, Sweep
 
 #: Standard errors to each side of a 95% interval.
 NORMAL = 1.96
-#: Errors in the order in which tables have them, and their names.
-ERRORS = {
-    "map": "map",
-    "mean": "mean output",
-    "cov": "covariance",
-}
 #: When a measured exponent agrees with a predicted one.
 RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: all of it farther"
+#: Verdicts on laws by the class in which they are counted.
+VERDICTS = {
+    "power": "straight or as predicted",
+    "as predicted": "straight or as predicted",
+    "floor": "bent",
+    "logarithmic": "bent",
+    "two powers": "bent",
+    "bent": "bent",
+    "undecided": "undecided",
+}
 
 
-def summary(found: Sweep, name: str) -> Summary:
+def summary(result: Sweep, name: str) -> Summary:
     """Say what was measured and what matters of it; ``name`` is that of the run."""
-    head, sizes = found.study.head_record, found.sizes
-    subject = (
-        f"{head.tokens} tokens, d = {head.key_dim}, {_horizons(found)}, "
-        f"n = {sizes[0]:,} to {sizes[-1]:,}"
-    )
-    tables = [_exponents(found, name)] if found.has_fits else []
+    head, sizes, fits = result.study.head_record, result.sizes, result.exponents_table()
+    of_predictions = (note for scale in result.predictions or () for note in scale.notes)
+    notes = dict.fromkeys([*result.notes, *of_predictions])
     return Summary(
         "Sweep of a synthetic head",
-        subject,
-        _cards(found),
-        [*tables, _errors(found, name)],
-        answer=" ".join([_answer(found), *(f"Note: {note}." for note in _notes(found))]),
+        f"{head.tokens} tokens, d = {head.key_dim}, {horizon_range(result)}, "
+        f"n = {sizes[0]:,} to {sizes[-1]:,}",
+        _cards(result, fits),
+        [*([] if fits.empty else [_exponents(fits, name)]), _errors(result, name)],
+        answer=" ".join([_answer(result, fits), *(f"Note: {note}." for note in notes)]),
     )
 
 
-def _answer(found: Sweep) -> str:
+def _answer(result: Sweep, fits: pd.DataFrame) -> str:
     """How fast errors fall, and whether theory says so."""
-    if not found.has_fits:
+    if fits.empty:
         return (
-            f"{counted(found.replicates, 'replicate')} at {counted(len(found.sizes), 'size')}: "
+            f"{counted(result.replicates, 'replicate')} at {counted(len(result.sizes), 'size')}: "
             "how fast errors fall takes at least two sizes."
         )
-    first, last = (found.fit("mean", s) for s in (0, len(found.scales) - 1))
-    if len(found.scales) == 1:
+    first, last = (result.rate("mean", s) for s in (0, len(result.scales) - 1))
+    if len(result.scales) == 1:
         text = (
-            f"With {found.study.head_record.tokens} tokens at horizon {_horizons(found)} the error "
-            f"of the mean output falls like n^-{between(first.exponent, first.interval, 'd3')}"
+            f"With {result.study.head_record.tokens} tokens at horizon {horizon_range(result)} the "
+            f"error of the mean output falls like "
+            f"n^-{between(first.exponent, first.interval, 'd3')}"
         )
         if first.predicted is not None:
             text += f"; theory predicts {first.predicted:.3f} on these sizes"
     else:
-        ends = (found.scales[0].horizon, first), (found.scales[-1].horizon, last)
-        at = [
-            f"{between(fit.exponent, fit.interval, 'd2')} at H = {horizon:.3g}"
-            for horizon, fit in ends
-        ]
-        text = (
-            f"Over {len(found.scales)} horizons the exponent of the mean output goes from {at[0]} "
-            f"to {at[1]}"
+        low, high = (
+            f"{between(fit.exponent, fit.interval, 'd2')} at H = {scale.horizon:.3g}"
+            for fit, scale in ((first, result.scales[0]), (last, result.scales[-1]))
         )
-    fits = [fit for *_, fit in _fits(found)]
+        text = (
+            f"Over {len(result.scales)} horizons the exponent of the mean output goes from {low} "
+            f"to {high}"
+        )
     counts = agreement_counts(fits)
     if counts:
         text += f". Exponents against theory on these sizes: {count_words(counts)}"
-    text += f". {_beyond(fits)}"
-    laws = law_counts(found.joint_law(s).verdict for s in range(len(found.scales)))
-    text += f". Shape of the curves, by horizon: {count_words(laws)}"
-    return f"{text}."
+    settled, why = int(fits["settled"].sum()), "n is too small, or the data too few"
+    if settled == len(fits):
+        text += f". All {settled} have settled and may be used for larger n"
+    elif settled:
+        text += f". {settled} of {len(fits)} have settled; for the others {why}, to see the "
+        text += "asymptotic rate"
+    else:
+        text += f". None of the {len(fits)} has settled: {why}, to see the asymptotic rate"
+    laws = law_counts(result.joint_law(s).verdict for s in range(len(result.scales)))
+    return f"{text}. Shape of the curves, by horizon: {count_words(laws)}."
 
 
-def _beyond(fits: Sequence[Rate]) -> str:
-    """How many exponents may be taken beyond the sizes, in words."""
-    known = sum(map(extrapolates, fits))
-    if known == len(fits):
-        return f"All {len(fits)} have settled and may be used for larger n"
-    why = "n is too small, or the data too few, to see the asymptotic rate"
-    if not known:
-        return f"None of the {len(fits)} has settled: {why}"
-    return f"{known} of {len(fits)} have settled; for the others {why}"
-
-
-def _notes(found: Sweep) -> list[str]:
-    """What else a reader must know, each once."""
-    of_predictions = (note for known in found.predictions or () for note in known.notes)
-    return list(dict.fromkeys([*found.notes, *of_predictions]))
-
-
-def _cards(found: Sweep) -> list[Card]:
-    counts = found.replicates_at_size
+def _cards(result: Sweep, fits: pd.DataFrame) -> list[Card]:
+    counts = result.replicates_at_size
     few = f", {min(counts):,} to {max(counts):,} by size" if min(counts) != max(counts) else ""
-    out = [Card(shown(found.replicates, "n0"), "replicates", f"independent samples{few}")]
-    fits = _fits(found)
-    if len(found.scales) == 1:
-        for _, metric, fit in fits:
-            low, high = (shown(end, "d3") for end in fit.interval)
-            note = f"95% interval {low} to {high}"
-            out.append(Card(shown(fit.exponent, "d3"), f"exponent of the {ERRORS[metric]}", note))
-    against = agreement_counts(fit for *_, fit in fits)
+    cards = [Card(shown(result.replicates, "n0"), "replicates", f"independent samples{few}")]
+    if fits.empty:
+        return cards
+    if len(result.scales) == 1:
+        for fit in fits.itertuples():
+            note = f"95% interval {shown(fit.low, 'd3')} to {shown(fit.high, 'd3')}"
+            title = f"exponent of the {TITLES[str(fit.metric)]}"
+            cards.append(Card(shown(fit.exponent, "d3"), title, note))
+    against = agreement_counts(fits)
     if against:
-        known = sum(against.values())
-        label = "exponents agree with theory on these sizes"
+        value = f"{against['agrees']} of {sum(against.values())}"
         note = f"{count_words(against)}; {RULE}"
-        out.append(Card(f"{against['agrees']} of {known}", label, note))
-    if fits:
-        laws = law_counts(fit.selection.verdict for *_, fit in fits)
-        trusted = sum(fit.trusted for *_, fit in fits)
-        settled = sum(extrapolates(fit) for *_, fit in fits)
-        out.append(
-            Card(
-                f"{settled} of {len(fits)}",
-                "exponents have settled: they hold for larger n too",
-                f"trusted fits of a power law; trusted: {trusted}; laws: {count_words(laws)}",
-            )
+        cards.append(Card(value, "exponents agree with theory on these sizes", note))
+    cards.append(
+        Card(
+            f"{int(fits['settled'].sum())} of {len(fits)}",
+            "exponents have settled: they hold for larger n too",
+            f"trusted fits of a power law; trusted: {int(fits['trusted'].sum())}; laws: "
+            f"{count_words(law_counts(fits['verdict']))}",
         )
-    return out
-
-
-def _exponents(found: Sweep, name: str) -> Table:
-    """Fitted exponents of all scales and metrics."""
-    fits = _fits(found)
-    low, high = ends_of(fit.interval for *_, fit in fits)
-    constant_low, constant_high = ends_of(fit.constant_interval for *_, fit in fits)
-    plain = (
-        "exponent",
-        "constant",
-        "predicted",
-        "sharp",
-        "paper_reference",
-        "paper_bound",
-        "law",
-        "trusted",
     )
+    return cards
+
+
+def _exponents(fits: pd.DataFrame, name: str) -> Table:
+    """Fitted exponents of all scales and metrics."""
+    floor = "95% limit, as a share of the error at the largest size"
+    power = "how often this test finds a floor of half of that error"
     return Table(
         title="Exponents",
         name=f"{name}-exponents",
@@ -157,35 +131,12 @@ def _exponents(found: Sweep, name: str) -> Table:
             Column("paper_reference", "reference", "d3", help="published reference"),
             Column("paper_bound", "bound", "d3", help="published bound"),
             Column("verdict", "law", help="undecided if another law is not excluded"),
-            Column(
-                "floor_share",
-                "floor, at most",
-                "p0",
-                help="95% limit, as a share of the error at the largest size",
-            ),
-            Column(
-                "floor_power",
-                "power",
-                "p0",
-                help="how often this test finds a floor of half of that error",
-            ),
+            Column("floor_share", "floor, at most", "p0", help=floor),
+            Column("floor_power", "power", "p0", help=power),
             Column("trusted", "trusted", help="as a rate on these sizes"),
             Column("reasons", "why not"),
         ],
-        data={
-            "horizon": [found.scales[s].horizon for s, *_ in fits],
-            "alpha": [found.scales[s].alpha for s, *_ in fits],
-            "metric": [ERRORS[metric] for _, metric, _ in fits],
-            "low": low,
-            "high": high,
-            "constant_low": constant_low,
-            "constant_high": constant_high,
-            **{field: [getattr(fit, field) for *_, fit in fits] for field in plain},
-            "verdict": [fit.selection.verdict for *_, fit in fits],
-            "floor_share": [floor_seen(fit)[0] for *_, fit in fits],
-            "floor_power": [floor_seen(fit)[1] for *_, fit in fits],
-            "reasons": ["; ".join(fit.reasons) for *_, fit in fits],
-        },
+        data=data_of(fits.assign(metric=[TITLES[metric] for metric in fits["metric"]])),
         caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the errors "
         "follow the predicted curve within noise; undecided if the errors may still level off (at "
         "half the last error), fall like a power of ln n, or be the sum of two powers, n^-1/2 and "
@@ -193,98 +144,94 @@ def _exponents(found: Sweep, name: str) -> Table:
     )
 
 
-def _errors(found: Sweep, name: str) -> Table:
-    frame = found.table()
+def _errors(result: Sweep, name: str) -> Table:
+    frame = result.table()
     columns = [
         Column("horizon", "H", "s3"),
         Column("n", "n", "n0"),
         Column("replicates", "replicates", "n0"),
     ]
-    for metric, title in ERRORS.items():
-        half = NORMAL * frame[f"{metric}_standard_error"]
+    for metric, title in TITLES.items():
+        half, low, high = (
+            NORMAL * frame[f"{metric}_standard_error"],
+            f"{metric}_low",
+            f"{metric}_high",
+        )
         # a lower end that would not be positive is cut just above 0
-        frame[f"{metric}_low"] = (frame[metric] - half).clip(lower=0.05 * frame[metric])
-        frame[f"{metric}_high"] = frame[metric] + half
-        columns += [
-            Column(metric, f"error of the {title}", "s3", f"{metric}_low", f"{metric}_high"),
-            Column(f"{metric}_median", f"median, {title}", "s3", shown=False),
-        ]
-    data: dict[str, list[Any]] = data_of(frame)
+        frame[low] = (frame[metric] - half).clip(lower=0.05 * frame[metric])
+        frame[high] = frame[metric] + half
+        columns.append(Column(metric, f"error of the {title}", "s3", low, high))
+        columns.append(Column(f"{metric}_median", f"median, {title}", "s3", shown=False))
     return Table(
         title="Errors",
         name=f"{name}-errors",
         columns=columns,
-        data=data,
+        data=data_of(frame),
         caption="Mean over replicates with 95% intervals; medians are in the CSV file.",
     )
 
 
-def _fits(found: Sweep) -> list[tuple[int, str, Rate]]:
-    """Scale, metric and fit; none with one size."""
-    scales = range(len(found.scales)) if found.has_fits else ()
-    return [(s, metric, found.fit(metric, s)) for s in scales for metric in ERRORS]
-
-
-def _horizons(found: Sweep) -> str:
-    low, high = found.horizons.min(), found.horizons.max()
+def horizon_range(result: Sweep) -> str:
+    """Return the horizons in words, such as ``H = 0.5 to 2``."""
+    low, high = result.horizons.min(), result.horizons.max()
     return f"H = {low:.3g}" + ("" if low == high else f" to {high:.3g}")
 
 
-def print_result(found: Sweep, console: PlainConsole) -> None:
+def print_result(result: Sweep, console: PlainConsole) -> None:
     """Print the errors at every scale and size, and how fast they fall."""
-    head = found.study.head_record
-    state = "" if found.complete else " (not complete)"
+    head = result.study.head_record
+    state = "" if result.complete else " (not complete)"
     console.say(
-        f"{counted(found.replicates, 'replicate')}{state} of {head.tokens} tokens, "
-        f"d = {head.key_dim}, queries: {found.queries}, seed {found.seed}",
+        f"{counted(result.replicates, 'replicate')}{state} of {head.tokens} tokens, "
+        f"d = {head.key_dim}, queries: {result.queries}, seed {result.seed}",
     )
-    for note in found.notes:
+    for note in result.notes:
         console.say(f"Note: {note}.")
-    for s, scale in enumerate(found.scales):
+    for scale in result.scales:
         table = PlainTable(
             f"Errors at horizon H = {scale.horizon:.4g} (alpha = {scale.alpha:.4g})",
             least=("median",),
         )
-        for name in ("n", "mean", "median", "cov", "median", "map", "median"):
-            table.add_column(name, justify="right")
-        for place, n in enumerate(found.sizes):
-            table.add_row(plain_count(n), *_cells(found, s, place))
+        for heading in ("n", "mean", "median", "cov", "median", "map", "median"):
+            table.add_column(heading, justify="right")
+        for i, n in enumerate(result.sizes):
+            cells = []
+            for errors in (scale.mean, scale.cov, scale.map):
+                mean, median, noise = errors.mean[i], errors.median[i], errors.standard_error[i]
+                cells.append(with_error(np.nan if mean is None else mean, noise))
+                cells.append(f"{np.nan if median is None else median:.4g}")
+            table.add_row(plain_count(n), *cells)
         console.print(table)
-    if found.has_fits:
-        _print_rates(console, found)
+    fits = result.exponents_table()
+    if not fits.empty:
+        _print_exponents(result, fits, console)
     console.explain(
         "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
         "mean and median over replicates, in brackets the standard error of the last digit.",
     )
 
 
-def _print_rates(console: PlainConsole, found: Sweep) -> None:
+def _print_exponents(result: Sweep, fits: pd.DataFrame, console: PlainConsole) -> None:
+    """The exponents, what is decided, and what all errors of a scale say together."""
     table = PlainTable(
         "Exponents beta of error ~ C n^-beta, 95% intervals",
         least=("bound", "ref.", "conj.", "floor <", "predicted"),
     )
-    for name in ("H", "of", "beta", "interval", "predicted", "conj.", "ref.", "bound"):
-        table.add_column(name, justify="left" if name == "of" else "right")
-    table.add_column("floor <", justify="right")
-    table.add_column("law")
-    warnings: list[str] = []
-    for s, scale in enumerate(found.scales):
-        for metric in METRICS:
-            fit = found.fit(metric, s)
-            limit, _ = floor_seen(fit)
-            lines = (fit.predicted, fit.sharp, fit.paper_reference, fit.paper_bound)
-            table.add_row(
-                f"{scale.horizon:.4g}",
-                metric,
-                f"{fit.exponent:.3f}",
-                "-".join("nan" if end is None else f"{end:.3f}" for end in fit.interval),
-                *("" if line is None else f"{line:.3f}" for line in lines),
-                "" if limit is None else f"{limit:.0%}",
-                fit.selection.verdict + ("" if fit.trusted else " *"),
-            )
-            if not fit.trusted:
-                reasons = "; ".join(fit.reasons)
-                warnings.append(f"* H = {scale.horizon:.4g}, {metric}: {reasons}.")
+    left = ("of", "law")
+    numbers = ("beta", "interval", "predicted", "conj.", "ref.", "bound", "floor <")
+    for heading in ("H", "of", *numbers, "law"):
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for fit in fits.to_dict("records"):
+        lines = (fit[name] for name in ("predicted", "sharp", "paper_reference", "paper_bound"))
+        table.add_row(
+            f"{fit['horizon']:.4g}",
+            fit["metric"],
+            f"{fit['exponent']:.3f}",
+            "-".join(shown(fit[end], "d3", "nan") for end in ("low", "high")),
+            *(shown(line, "d3", "") for line in lines),
+            shown(fit["floor_share"], "p0", ""),
+            fit["verdict"] + ("" if fit["trusted"] else " *"),
+        )
     console.print(table)
     console.explain(
         "conj.: asymptotic exponent, conjectured for Gaussian tokens; ref., bound: published; "
@@ -294,79 +241,33 @@ def _print_rates(console: PlainConsole, found: Sweep) -> None:
         "or a sum of two powers (n^-1/2 and n^-1) is not excluded: the exponent then describes "
         "these sizes, and nothing says that it goes on. *: exponent not to be trusted even there."
     )
-    _print_laws(console, found)
-    for warning in warnings:
-        console.say(warning)
-
-
-def _print_laws(console: PlainConsole, found: Sweep) -> None:
-    """Say what is decided, and what all errors of a scale say together."""
-    fits = [found.fit(metric, s) for s in range(len(found.scales)) for metric in METRICS]
     counts = agreement_counts(fits)
     if counts:
         console.say(f"Measured against predicted exponents: {count_words(counts)}.")
-    laws = law_counts(fit.selection.verdict for fit in fits)
-    console.say(f"Laws, each error alone: {count_words(laws)}.")
-    for s, scale in enumerate(found.scales):
-        joint = found.joint_law(s)
+    console.say(f"Laws, each error alone: {count_words(law_counts(fits['verdict']))}.")
+    for s, scale in enumerate(result.scales):
+        joint = result.joint_law(s)
         console.say(
             f"H = {scale.horizon:.4g}, all errors together: {joint.verdict}; {joint.evidence}."
         )
+    for fit in fits[~fits["trusted"]].to_dict("records"):
+        console.say(f"* H = {fit['horizon']:.4g}, {fit['metric']}: {fit['reasons']}.")
 
 
-def _cells(found: Sweep, scale: int, size: int) -> list[str]:
-    """Errors at one scale and size."""
-    cells = []
-    for metric in METRICS:
-        mean, median, noise = (
-            float(numbers(metric)[scale, size])
-            for numbers in (found.mean, found.median, found.standard_error)
-        )
-        cells.append(with_error(mean, noise if np.isfinite(noise) else 0.0))
-        cells.append(f"{median:.4g}")
-    return cells
-
-
-#: Classes of agreement with a prediction in the order in which they are told.
-AGREEMENTS: tuple[Agreement, ...] = ("agrees", "differs", "undecided")
-
-
-#: Verdicts on laws by the class in which they are counted.
-VERDICTS = {
-    "power": "straight or as predicted",
-    "as predicted": "straight or as predicted",
-    "floor": "bent",
-    "logarithmic": "bent",
-    "two powers": "bent",
-    "bent": "bent",
-    "undecided": "undecided",
-}
-
-
-def agreement_counts(fits: Iterable[Rate]) -> dict[str, int]:
+def agreement_counts(fits: pd.DataFrame) -> dict[str, int]:
     """How many predicted exponents agree with the measured ones, differ, or are undecided."""
-    known = [fit for fit in fits if fit.predicted is not None]
-    found = Counter(agreement(fit.interval, fit.predicted or 0.0) for fit in known)
-    return {str(name): found[name] for name in AGREEMENTS} if known else {}
-
-
-def floor_seen(fit: Rate) -> tuple[float | None, float | None]:
-    """Limit of the floor and power of the test: against the prediction where that decides."""
-    law = fit.selection
-    if law.verdict == "as predicted" and law.predicted is not None:
-        return law.predicted.floor_share, law.predicted.floor_power
-    return law.floor_share, law.power.get("floor")
+    counts: Counter[str] = Counter()
+    known = fits[fits["predicted"].notna()].astype({"low": float, "high": float})
+    for fit in known.to_dict("records"):
+        ends: Any = tuple(None if np.isnan(fit[end]) else fit[end] for end in ("low", "high"))
+        counts[agreement(ends, fit["predicted"])] += 1
+    return {name: counts[name] for name in ("agrees", "differs", "undecided")} if counts else {}
 
 
 def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
     """How many laws are decided, bent, and undecided."""
-    found = Counter(VERDICTS[verdict] for verdict in verdicts)
-    return {name: found[name] for name in dict.fromkeys(VERDICTS.values())}
-
-
-def extrapolates(fit: Rate) -> bool:
-    """Whether an exponent may be taken beyond the sizes: trusted, and a power law is decided."""
-    return fit.trusted and fit.selection.verdict == "power"
+    counts = Counter(VERDICTS[verdict] for verdict in verdicts)
+    return {name: counts[name] for name in dict.fromkeys(VERDICTS.values())}
 
 
 def count_words(counts: Mapping[str, int]) -> str:

@@ -38,21 +38,21 @@ POWER_NOTE = (
 )
 
 
-def heads(found: Tails) -> ChartType:
+def heads(result: Tails) -> ChartType:
     """Draw the numbers of every head, and the verdicts if they are given."""
-    return figure([*_numbers(found), *_verdicts(found)], _title(found), apart=True)
+    return figure([*_numbers(result), *_verdicts(result)], _title(result), apart=True)
 
 
-def verdicts(found: Tails) -> ChartType:
+def verdicts(result: Tails) -> ChartType:
     """Draw the verdicts alone, without and with delimiters."""
-    return figure(_verdicts(found), _title(found))
+    return figure(_verdicts(result), _title(result))
 
 
-def explorer(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw every head, and the tail of the one that is picked: first that of largest kurtosis."""
-    chosen = _chosen(found, heads)[0]
+    chosen = _chosen(result, heads)[0]
     pick = picking(*chosen)
-    tails = _tails(found)
+    tails = _tails(result)
     x = Axis("threshold", "threshold (standard deviations)")
     power = panel(
         guides(POWERS, x, _power(tails)),
@@ -67,20 +67,20 @@ def explorer(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Ch
         title=picked_title("evidence"),
     )
     return figure(
-        [*_numbers(found, pick), *_verdicts(found, pick), power, evidence],
-        _title(found),
+        [*_numbers(result, pick), *_verdicts(result, pick), power, evidence],
+        _title(result),
         note=POWER_NOTE,
         apart=True,
         pick=pick,
     )
 
 
-def curves(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def curves(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw the power of the tail against the threshold for single heads."""
-    tails = _tails(found)
+    tails = _tails(result)
     x = Axis("threshold", "threshold (standard deviations)")
     panels = []
-    for layer, head in _chosen(found, heads):
+    for layer, head in _chosen(result, heads):
         own = [row for row in tails if (row["layer"], row["head"]) == (layer, head)]
         panels.append(
             panel(
@@ -90,12 +90,12 @@ def curves(found: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Char
                 title=f"head {layer}.{head}",
             )
         )
-    return figure(panels, _title(found), note=POWER_NOTE)
+    return figure(panels, _title(result), note=POWER_NOTE)
 
 
-def counts(found: Tails) -> ChartType:
+def counts(result: Tails) -> ChartType:
     """Draw what both halves of the text call the heads of each layer."""
-    said: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in found.key_heads)
+    said: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in result.key_heads)
     rows = [
         {"layer": str(layer), "both": kind, "heads": count}
         for (layer, kind), count in sorted(said.items())
@@ -108,12 +108,12 @@ def counts(found: Tails) -> ChartType:
         BOTH,
         stacked=True,
     )
-    return figure([panel(drawn)], _title(found))
+    return figure([panel(drawn)], _title(result))
 
 
-def layers(found: Tails) -> ChartType:
+def layers(result: Tails) -> ChartType:
     """Draw the tails of the tokens that enter each layer, with 95% intervals."""
-    rows = records(found.layers_table())
+    rows = records(result.layers_table())
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
     panels = []
     for column, name, guide in (
@@ -139,14 +139,14 @@ def layers(found: Tails) -> ChartType:
         y = Axis("value", name, log=log, limits=limits(known, log=log))
         below = [] if guide is None else [guides([guide], x, y)]
         panels.append(panel(*below, points(own, x, y)))
-    title = _title(found).replace("the keys of", "the tokens in the layers of", 1)
+    title = _title(result).replace("the keys of", "the tokens in the layers of", 1)
     return figure(panels, title)
 
 
-def _withheld(found: Tails) -> str | None:
+def _withheld(result: Tails) -> str | None:
     return (
         None
-        if found.reproducible
+        if result.reproducible
         else (
             "verdicts on single heads are not given, because two halves of the text agree too "
             "little on them"
@@ -154,8 +154,8 @@ def _withheld(found: Tails) -> str | None:
     )
 
 
-def _no_layers(found: Tails) -> str | None:
-    known = not found.layers_table().empty
+def _no_layers(result: Tails) -> str | None:
+    known = not result.layers_table().empty
     return None if known else "the tokens of whole layers were not measured"
 
 
@@ -192,16 +192,16 @@ DRAWINGS = (
 )
 
 
-def _numbers(found: Tails, pick: Any = None) -> list[ChartType]:
-    rows = records(found.table())
+def _numbers(result: Tails, pick: Any = None) -> list[ChartType]:
+    rows = records(result.table())
     return [heatmap(rows, column, title, pick=pick, **how) for column, title, how in NUMBERS]
 
 
-def _verdicts(found: Tails, pick: Any = None) -> list[ChartType]:
-    if not found.reproducible:
+def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
+    if not result.reproducible:
         return []
-    rows = records(found.table())
-    apart = "delimiters, first tokens" if _causal(found) else "delimiters"
+    rows = records(result.table())
+    apart = "delimiters, first tokens" if _causal(result) else "delimiters"
     return [
         category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
         for column, title in (
@@ -228,7 +228,7 @@ def _evidence(tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # What is read from the result beside its tables.
 
 
-def _tails(found: Tails) -> list[dict[str, Any]]:
+def _tails(result: Tails) -> list[dict[str, Any]]:
     """One row per head and threshold."""
     return [
         {
@@ -242,14 +242,14 @@ def _tails(found: Tails) -> list[dict[str, Any]]:
             "hollow": at.exceedances < FIRM,
         }
         | {name: at.criterion[name] for name in TYPES.names}
-        for head in found.heads
+        for head in result.heads
         for at in head.tail
     ]
 
 
-def _chosen(found: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
+def _chosen(result: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
     """Heads that were asked for; otherwise the one of largest kurtosis."""
-    worst = sorted(found.heads, key=lambda head: -(head.kurtosis.value or 0.0))
+    worst = sorted(result.heads, key=lambda head: -(head.kurtosis.value or 0.0))
     there = [(head.layer, head.head) for head in worst]
     if heads is None:
         return there[:1]
@@ -257,12 +257,12 @@ def _chosen(found: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple
     return list(heads)
 
 
-def _causal(found: Tails) -> bool:
-    return found.study.model_record.causal
+def _causal(result: Tails) -> bool:
+    return result.study.model_record.causal
 
 
-def _title(found: Tails) -> str:
-    study = found.study
+def _title(result: Tails) -> str:
+    study = result.study
     return (
         f"Tails of the keys of {study.model_record.name} on {study.text_record.source}, "
         f"{study.tokens:,} tokens"

@@ -7,12 +7,13 @@ else every one is undecided, and what is said is how many both halves call the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from dataclasses import replace as with_options
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from esscher.core.codec import Estimate, Index, Name, Record, as_tree
 from esscher.core.errors import InputError
@@ -20,7 +21,7 @@ from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
 from esscher.core.shown import counted
 from esscher.core.validation import as_indices
 from esscher.engine.models.outline import Outline
-from esscher.math.tails.candidates import Cloud, Deciding, LogitShape
+from esscher.math.tails.candidates import Cloud, TailComparison
 from esscher.math.tails.cloud import FEWEST
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
 from esscher.math.tails.verdict import (
@@ -28,8 +29,6 @@ from esscher.math.tails.verdict import (
     Agreement,
     common_verdict,
     half_agreement,
-    half_verdicts,
-    judge,
     kind_of,
 )
 from esscher.runs.executors import CellExecutor
@@ -45,10 +44,11 @@ if TYPE_CHECKING:
     from esscher.studies.tails.work import TailsWork
 
 
-#: What the verdict of a single head means where the halves of the text agree too little.
-WITHHELD = "not given for single clouds: two halves of the text agree too little in this run"
 #: Sets of clouds whose halves are compared.
 KEYS, STATES, DELIMITED = "keys", "hidden states", " with delimiters"
+
+
+C = TypeVar("C", bound="TokenCloud")
 
 
 class FurthestToken(Record, frozen=True, kw_only=True):
@@ -58,52 +58,31 @@ class FurthestToken(Record, frozen=True, kw_only=True):
     projection: float
 
 
-class CloudWithNorms(Cloud, frozen=True, kw_only=True):
-    """A cloud, and k-hat of the norms of its tokens in whitened coordinates."""
-
-    norms: Estimate
-
-
-class TokenCloud(CloudWithNorms, frozen=True, kw_only=True):
-    """A cloud of text tokens, the furthest of them, and the cloud with delimiters if there are."""
-
-    tokens_in_tail: tuple[FurthestToken, ...]
-    with_delimiters: CloudWithNorms | None
-
-
-class HeadCloud(TokenCloud, frozen=True, kw_only=True):
-    """The keys of a head, and the tail of its logits."""
-
-    layer: Index
-    head: Index
-    key_head: Index
-    logits: LogitShape
-
-
-class LayerTails(Record, frozen=True, kw_only=True):
-    """A cell: the heads of a layer, and the hidden states that enter it, where they are known."""
-
-    layer: Index
-    heads: tuple[HeadCloud, ...]
-    hidden: TokenCloud | None
-
-
-class JudgedCloud(CloudWithNorms, frozen=True, kw_only=True):
-    """A cloud, and the fields of its :class:`esscher.math.tails.Judgement`.
+class TokenCloud(Cloud, frozen=True, kw_only=True):
+    """A cloud of tokens, judged.
 
     Attributes
     ----------
+    norms
+        k-hat of the norms of its tokens in whitened coordinates.
     verdict
-        Undecided unless the halves of the text agree well enough over all clouds of the run.
+        In a result, undecided unless the halves of the text agree well enough over all clouds.
+    decided_by
+        The comparison on which the verdict rests.
     halves
         What each half says on its own; these are not verdicts.
+    tokens_in_tail
+        The furthest tokens along the worst direction.
+    with_delimiters
+        The same cloud with delimiters, where there are any.
     """
 
-    verdict: str
-    evidence: str
-    meaning: str
-    decided_by: Deciding
-    halves: tuple[Name, ...] = ()
+    norms: Estimate
+    verdict: Name
+    decided_by: TailComparison
+    halves: tuple[Name, ...]
+    tokens_in_tail: tuple[FurthestToken, ...] = ()
+    with_delimiters: TokenCloud | None = None
 
     @property
     def both(self) -> str:
@@ -111,27 +90,26 @@ class JudgedCloud(CloudWithNorms, frozen=True, kw_only=True):
         return kind_of(common_verdict(self.halves))
 
 
-class JudgedTokens(JudgedCloud, frozen=True, kw_only=True):
-    """A cloud of text tokens, judged without and with delimiters."""
-
-    tokens_in_tail: tuple[FurthestToken, ...]
-    with_delimiters: JudgedCloud | None
-
-
-class TailsHead(JudgedTokens, frozen=True, kw_only=True):
-    """The keys of a head, judged, and the tail of its logits."""
+class TailsHead(TokenCloud, frozen=True, kw_only=True):
+    """The keys of a head, and k-hat of the upper tail of its logits: median over queries."""
 
     layer: Index
     head: Index
     key_head: Index
-    logits: LogitShape
+    logits: Estimate
 
 
 class TailsLayer(Record, frozen=True, kw_only=True):
-    """The hidden states that enter a layer, judged."""
+    """The hidden states that enter a layer, where they are known."""
 
     layer: Index
-    hidden: JudgedTokens | None
+    hidden: TokenCloud | None
+
+
+class LayerTails(TailsLayer, frozen=True, kw_only=True):
+    """A cell: the hidden states that enter a layer, and the keys of its heads."""
+
+    heads: tuple[TailsHead, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -149,14 +127,21 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
     heads: tuple[TailsHead, ...]
     layers: tuple[TailsLayer, ...]
 
+    @property
+    def clouds(self) -> dict[str, Sequence[TokenCloud]]:
+        """The clouds that were judged: see :attr:`agreement`."""
+        states = [layer.hidden for layer in self.layers if layer.hidden is not None]
+        return _sets(self.heads, states)
+
     @cached_property
     def agreement(self) -> dict[str, Agreement]:
         """How far two halves of the text agree, by what was judged.
 
         ``"keys"`` (every key head once) and ``"hidden states"``, each also ``" with delimiters"``.
         """
-        states = [layer.hidden for layer in self.layers if layer.hidden is not None]
-        return _agreement(self.heads, states, self.study.seed)
+        return {
+            name: half_agreement(clouds, self.study.seed) for name, clouds in self.clouds.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
@@ -210,67 +195,44 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
 
 
 def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
-    """Compare the halves, and judge every head and layer as far as they agree."""
+    """Compare the halves, and give the verdicts on single clouds as far as they agree."""
     measured = [head for cell in cells for head in cell.heads]
     states = [cell.hidden for cell in cells if cell.hidden is not None]
-    agreement = _agreement(measured, states, study.seed)
-    given = {name for name, found in agreement.items() if found.reproducible}
-    heads = tuple(_judged(head, TailsHead, KEYS, given) for head in measured)
+    agreement = {
+        name: half_agreement(clouds, study.seed) for name, clouds in _sets(measured, states).items()
+    }
+    given = {name for name, halves in agreement.items() if halves.reproducible}
+
+    def withheld(cloud: C, name: str) -> C:
+        """The cloud, undecided where such verdicts are not given."""
+        apart = cloud.with_delimiters
+        if apart is not None and name + DELIMITED not in given:
+            apart = replace(apart, verdict=UNDECIDED)
+        verdict = cloud.verdict if name in given else UNDECIDED
+        return replace(cloud, verdict=verdict, with_delimiters=apart)
+
+    heads = tuple(withheld(head, KEYS) for head in measured)
     layers = tuple(
         TailsLayer(
             layer=cell.layer,
-            hidden=(
-                None if cell.hidden is None else _judged(cell.hidden, JudgedTokens, STATES, given)
-            ),
+            hidden=None if cell.hidden is None else withheld(cell.hidden, STATES),
         )
         for cell in cells
     )
-    return Tails.of(
-        run,
-        study,
-        len(cells),
-        _headline(heads, agreement.get(KEYS)),
-        heads=heads,
-        layers=layers,
-    )
+    headline = _headline(heads, agreement.get(KEYS))
+    return Tails.of(run, study, len(cells), headline, heads=heads, layers=layers)
 
 
-def _agreement(
-    heads: Sequence[HeadCloud | TailsHead], states: Sequence[TokenCloud | JudgedTokens], seed: int
-) -> dict[str, Agreement]:
-    """Agreement of the halves on every set of clouds; keys that heads share count once."""
-    keys = {(head.layer, head.key_head): head for head in heads}
-    own: dict[str, Sequence[TokenCloud | JudgedTokens]] = {
-        KEYS: list(keys.values()),
-        STATES: states,
-    }
-    out = {}
-    for name, clouds in own.items():
-        others = [cloud.with_delimiters for cloud in clouds if cloud.with_delimiters is not None]
-        for what, found in ((name, clouds), (name + DELIMITED, others)):
-            if found:
-                out[what] = half_agreement(found, seed)
-    return out
-
-
-def _judged(cloud: TokenCloud, kind: type[Any], name: str, given: set[str]) -> Any:
-    other = cloud.with_delimiters
-    fields = _fields(cloud) | _judgement(cloud, name in given)
-    if other is not None:
-        fields["with_delimiters"] = JudgedCloud(
-            **_fields(other), **_judgement(other, name + DELIMITED in given)
-        )
-    return kind(**fields)
-
-
-def _judgement(cloud: Cloud, given: bool) -> dict[str, Any]:
-    """Fields of the judgement on a cloud; its verdict only if such verdicts are given."""
-    fields = _fields(judge(cloud)) | {"halves": half_verdicts(cloud)}
-    return fields if given else fields | {"verdict": UNDECIDED, "meaning": WITHHELD}
-
-
-def _fields(record: Record) -> dict[str, Any]:
-    return msgspec.structs.asdict(record)
+def _sets(
+    heads: Sequence[TailsHead], states: Sequence[TokenCloud]
+) -> dict[str, Sequence[TokenCloud]]:
+    """Sets of clouds whose halves are compared; keys that heads share count once."""
+    keys = list({(head.layer, head.key_head): head for head in heads}.values())
+    sets: dict[str, Sequence[TokenCloud]] = {}
+    for name, clouds in ((KEYS, keys), (STATES, states)):
+        sets[name] = clouds
+        sets[name + DELIMITED] = [c.with_delimiters for c in clouds if c.with_delimiters]
+    return {name: clouds for name, clouds in sets.items() if clouds}
 
 
 def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
@@ -293,31 +255,25 @@ def _headline(heads: Sequence[TailsHead], keys: Agreement | None) -> str:
     )
     proxies = [head.proxy.value for head in heads]
     low, middle, high = np.quantile(proxies, [0.1, 0.5, 0.9])
+    one, two = keys.proxy_medians
     sentence = (
-        f"Variance proxy over variance: median {middle:.2f}{_medians(keys)}, 10% and 90% of the "
-        f"heads {low:.2f} and {high:.2f}"
+        f"Variance proxy over variance: median {middle:.2f} ({one:.2f} and {two:.2f} in the "
+        f"halves), 10% and 90% of the heads {low:.2f} and {high:.2f}"
     )
     if keys.proxy.value is not None:
         sentence += f"; rank correlation between the halves {estimate(keys.proxy)}"
     return " ".join([*sentences, sentence + "."])
 
 
-def _medians(keys: Agreement) -> str:
-    if keys.proxy_medians is None:
-        return ""
-    one, two = keys.proxy_medians
-    return f" ({one:.2f} and {two:.2f} in the halves)"
-
-
-def estimate(found: Estimate) -> str:
+def estimate(number: Estimate) -> str:
     """A number with the ends of its interval."""
-    low, high = found.interval
-    if found.value is None or low is None or high is None:
+    low, high = number.interval
+    if number.value is None or low is None or high is None:
         return "not defined"
-    return f"{found.value:.2f} ({low:.2f} to {high:.2f})"
+    return f"{number.value:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _row(cloud: JudgedTokens) -> dict[str, Any]:
+def _row(cloud: TokenCloud) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, source in (
         ("kurtosis", cloud.kurtosis),
@@ -328,7 +284,7 @@ def _row(cloud: JudgedTokens) -> dict[str, Any]:
         row |= {name: source.value, f"{name}_low": low, f"{name}_high": high}
     low, high = cloud.decided_by.tau_interval
     other = cloud.with_delimiters
-    first, second = cloud.halves if len(cloud.halves) == 2 else (None, None)
+    first, second = cloud.halves
     return row | {
         "tau": cloud.decided_by.tau,
         "tau_low": low,
@@ -391,7 +347,7 @@ class TailsStudy(ModelStudy[Tails]):
                 f"at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at most "
                 f"{longest}"
             )
-        return replace(
+        return with_options(
             self,
             tokens=tokens,
             context=AtMost.unless(self.context, context),

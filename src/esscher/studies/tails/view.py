@@ -2,43 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from esscher.core.codec import Estimate
-from esscher.core.shown import counted
+from esscher.core.shown import counted, shown, visible, with_error
 from esscher.math.tails.candidates import VarianceProxy
-from esscher.math.tails.verdict import KINDS, LETTERS, SUBSTANTIAL
+from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL, evidence
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
-from esscher.show.numbers import shown, visible
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.tails.study import (
-    DELIMITED,
     KEYS,
-    JudgedCloud,
-    JudgedTokens,
     Tails,
+    TokenCloud,
 )
 
 
-def summary(found: Tails, name: str) -> Summary:
+def summary(result: Tails, name: str) -> Summary:
     """Say what was measured and what matters of it; ``name`` is that of the run."""
-    study = found.study
+    study = result.study
     subject = f"{study.model_record.name} on {study.text_record.source}, {study.tokens:,} tokens"
-    return Summary("Tails of the keys", subject, _cards(found), [_head_table(found, name)])
+    return Summary("Tails of the keys", subject, _cards(result), [_head_table(result, name)])
 
 
-def _cards(found: Tails) -> list[Card]:
-    frame = found.table()
+def _cards(result: Tails) -> list[Card]:
+    frame = result.table()
     low, middle, high = (float(frame["proxy"].quantile(q)) for q in (0.1, 0.5, 0.9))
     proxy = Card(
         shown(middle, "d2"),
         "variance proxy / variance",
         f"median head; 10% and 90% of the heads: {low:.2f} and {high:.2f}",
     )
-    keys = found.agreement.get(KEYS)
-    if keys is None or not keys.clouds:  # a result of an earlier version
-        return [proxy]
+    keys = result.agreement[KEYS]
     light, heavy, _ = keys.both
     enough = "enough" if keys.reproducible else f"too low ({SUBSTANTIAL:g} is needed)"
     kappa = keys.kappa.value
@@ -74,17 +67,17 @@ def _cards(found: Tails) -> list[Card]:
     ]
 
 
-def _head_table(found: Tails, name: str) -> Table:
-    frame = found.table()
+def _head_table(result: Tails, name: str) -> Table:
+    frame = result.table()
     frame["tokens_in_tail"] = [
         ", ".join(f"{visible(t.token)!r} {t.projection:+.1f}" for t in h.tokens_in_tail)
-        for h in found.heads
+        for h in result.heads
     ]
-    frame["evidence"] = [h.evidence for h in found.heads]
+    frame["evidence"] = [evidence(h.decided_by) for h in result.heads]
     columns = [
         Column("layer", "layer", "n0"),
         Column("head", "head", "n0"),
-        *([Column("verdict", "verdict")] if found.reproducible else []),
+        *([Column("verdict", "verdict")] if result.reproducible else []),
         Column(
             "proxy",
             "proxy / variance",
@@ -137,12 +130,12 @@ SHOWN = 15
 TOKEN = 9
 
 
-def print_result(found: Tails, console: PlainConsole, everything: bool = False) -> None:
+def print_result(result: Tails, console: PlainConsole, everything: bool = False) -> None:
     """Print the worst heads, the layers' own tokens and what the halves say."""
-    if not found.heads:
+    if not result.heads:
         return
-    name = found.study.model_record.name
-    order = sorted(found.heads, key=lambda head: -head.proxy.value)
+    name = result.study.model_record.name
+    order = sorted(result.heads, key=lambda head: -head.proxy.value)
     shown = order if everything else order[:SHOWN]
     hidden = len(order) - len(shown)
     which = f"the {len(shown)} heads of largest proxy" if hidden else "keys of all heads"
@@ -152,13 +145,13 @@ def print_result(found: Tails, console: PlainConsole, everything: bool = False) 
     console.print(table)
     if hidden:
         console.say(f"{counted(hidden, 'more head')}; --all shows all.")
-    layers = [(layer.layer, layer.hidden) for layer in found.layers if layer.hidden is not None]
+    layers = [(layer.layer, layer.hidden) for layer in result.layers if layer.hidden is not None]
     if layers:
         table = _table(f"{name}: hidden states that enter each layer", "layer", logits=False)
         for number, states in layers:
             table.add_row(str(number), *_cells(states))
         console.print(table)
-    _print_halves(console, found)
+    _print_halves(console, result)
     console.explain(
         "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over "
         "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of "
@@ -180,7 +173,7 @@ def _table(title: str, first: str, logits: bool = True) -> PlainTable:
     return table
 
 
-def _cells(cloud: JudgedTokens) -> list[str]:
+def _cells(cloud: TokenCloud) -> list[str]:
     low, high = cloud.decided_by.tau_interval
     token = cloud.tokens_in_tail[0].token
     return [
@@ -193,45 +186,30 @@ def _cells(cloud: JudgedTokens) -> list[str]:
     ]
 
 
-def _number(found: Estimate | VarianceProxy, decimals: int = 2) -> str:
+def _number(number: Estimate | VarianceProxy, decimals: int = 2) -> str:
     """A number with half the width of its interval, in units of the last digit."""
-    low, high = found.interval
-    if found.value is None or low is None or high is None:
+    low, high = number.interval
+    if number.value is None or low is None or high is None:
         return "-"
-    return f"{found.value:.{decimals}f}({max(1, round(10**decimals * (high - low) / 2))})"
+    return with_error(number.value, (high - low) / 2, decimals)
 
 
-def _print_halves(console: PlainConsole, found: Tails) -> None:
+def _print_halves(console: PlainConsole, result: Tails) -> None:
     """What each half of the text says, what both say, and how far they agree beyond chance."""
     table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
     table.add_column("", no_wrap=True)
     for name in ("one half", "the other", "both", "kappa"):
         table.add_column(name, justify="right", no_wrap=True)
-    for what, said in found.agreement.items():
+    for what, said in result.agreement.items():
         counts = ["/".join(map(str, part)) for part in (said.first, said.second, said.both)]
         table.add_row(what, *counts, _number(said.kappa))
     console.print(table)
-    for what, said in found.agreement.items():
+    for what, said in result.agreement.items():
         if said.reproducible:
-            verdicts = {c.verdict: c.meaning for c in _judged(found, what)}
-            for verdict, meaning in verdicts.items():
-                console.say(f"{what}, {verdict}: {meaning}.")
-    if not found.reproducible:
+            for verdict in dict.fromkeys(cloud.verdict for cloud in result.clouds[what]):
+                console.say(f"{what}, {verdict}: {MEANINGS[verdict]}.")
+    if not result.reproducible:
         console.say(
             "No single head is judged: that takes a kappa whose interval is above "
             f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
         )
-
-
-def _judged(found: Tails, what: str) -> Iterator[JudgedCloud]:
-    """The clouds of one set."""
-    own: list[JudgedTokens] = (
-        list(found.heads)
-        if what.startswith(KEYS)
-        else [layer.hidden for layer in found.layers if layer.hidden is not None]
-    )
-    for cloud in own:
-        if not what.endswith(DELIMITED):
-            yield cloud
-        elif cloud.with_delimiters is not None:
-            yield cloud.with_delimiters

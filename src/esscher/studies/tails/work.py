@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,14 +19,14 @@ from esscher.engine.text import Passage, PassageSet, read_passages, visit_passag
 from esscher.engine.text.packing import equal_passages
 from esscher.math.tails.cloud import FEWEST, CloudTails, cloud_tails, logit_shape, norm_shape
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.math.tails.directions import QUICK
+from esscher.math.tails.directions import QUICK, THOROUGH, Effort
+from esscher.math.tails.verdict import half_verdicts, judge
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.tails.study import (
-    CloudWithNorms,
     FurthestToken,
-    HeadCloud,
     LayerTails,
+    TailsHead,
     TailsStudy,
     TokenCloud,
 )
@@ -45,7 +45,7 @@ def read_text(
     study: TailsStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
 ) -> TailsWork:
     """Take as many whole passages as the tokens fill, at least four."""
-    found = read_passages(
+    passages = read_passages(
         loaded,
         study.text,
         tokens=study.tokens,
@@ -54,22 +54,22 @@ def read_text(
         least=FEWEST,
     )
     # what is left of the text at its end may be a passage of a few tokens only
-    whole = tuple(p for p in found.passages if len(p.ids) == study.context)
-    kept = whole if len(whole) >= FEWEST_PASSAGES else found.passages
+    whole = tuple(p for p in passages.passages if len(p.ids) == study.context)
+    kept = whole if len(whole) >= FEWEST_PASSAGES else passages.passages
     if len(kept) < FEWEST_PASSAGES and isinstance(study.context, AtMost):
-        found = equal_passages(loaded, found, FEWEST_PASSAGES, study.context)
-        kept = found.passages
+        passages = equal_passages(loaded, passages, FEWEST_PASSAGES, study.context)
+        kept = passages.passages
     if len(kept) < FEWEST_PASSAGES:
-        longest = (found.text_tokens - 1) // (FEWEST_PASSAGES - 1)
+        longest = (passages.text_tokens - 1) // (FEWEST_PASSAGES - 1)
         raise InputError(
-            f"{found.source!r} has only {found.text_tokens} tokens, in passages of "
+            f"{passages.source!r} has only {passages.text_tokens} tokens, in passages of "
             f"{study.context}, and at least {FEWEST_PASSAGES} passages are needed; give more text, "
             f"or a context of at most {longest}"
         )
-    tokens = min(int(study.tokens), found.text_tokens)
-    study = replace(study, tokens=tokens, context=found.context)
-    study = replace(study, model=loaded.record, text=found.record)
-    return TailsWork(study, loaded, model, replace(found, passages=kept), executor)
+    tokens = min(int(study.tokens), passages.text_tokens)
+    study = replace(study, tokens=tokens, context=passages.context)
+    study = replace(study, model=loaded.record, text=passages.record)
+    return TailsWork(study, loaded, model, replace(passages, passages=kept), executor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +106,18 @@ class TailsWork:
         if not layers:
             return
         rows = token_rows(self.passages, self.loaded.causal, study.seed)
-        for group in layer_groups(self.loaded, layers, len(rows.ids), self.held):
+        # layers whose keys and hidden states fit into memory together
+        shape = self.loaded.shape
+        each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
+        count = max(1, self.held // each)
+        for start in range(0, len(layers), count):
+            group = layers[start : start + count]
             collected = collect_layers(self.loaded, self.passages, rows, group)
             yield {
                 f"layer-{layer}": Task(
                     f"layer-{layer}",
-                    _measured,
-                    (self.loaded, layer, collected.pop(layer), rows, study.heads, study.seed),
+                    measure_layer,
+                    (layer, collected.pop(layer), rows, study.heads, study.seed, self.loaded),
                 )
                 for layer in group
             }
@@ -125,23 +130,7 @@ def _layer_cell(
     with opened_model(model) as loaded:
         rows = token_rows(passages, loaded.causal, seed)
         tokens = collect_layers(loaded, passages, rows, [layer])[layer]
-        return _measured(loaded, layer, tokens, rows, heads, seed)
-
-
-def _measured(
-    loaded: LoadedModel,
-    layer: int,
-    tokens: LayerTokens,
-    rows: TokenRows,
-    heads: tuple[int, ...],
-    seed: int,
-) -> Cell:
-    group = loaded.shape.heads // loaded.shape.key_heads
-    return Cell(measure_layer(layer, tokens, rows, heads, group, seed, _label(loaded)))
-
-
-def _label(loaded: LoadedModel) -> Callable[[int], str]:
-    return lambda token: str(loaded.tokenizer.decode([token]))
+        return measure_layer(layer, tokens, rows, heads, seed, loaded)
 
 
 # What a layer's tokens are: keys, hidden states and some tilts, collected over passages.
@@ -203,16 +192,6 @@ def token_rows(passages: PassageSet, causal: bool, seed: int) -> TokenRows:
     return TokenRows(ids, number, apart, asking)
 
 
-def layer_groups(
-    loaded: LoadedModel, layers: Sequence[int], tokens: int, held: int
-) -> list[list[int]]:
-    """Layers that fit into ``held`` bytes of memory together, in order."""
-    shape = loaded.shape
-    each = 4 * tokens * (shape.key_heads * shape.head_dim + shape.hidden)
-    count = max(1, held // each)
-    return [list(layers[i : i + count]) for i in range(0, len(layers), count)]
-
-
 def collect_layers(
     loaded: LoadedModel, passages: PassageSet, rows: TokenRows, layers: Sequence[int]
 ) -> dict[int, LayerTokens]:
@@ -260,77 +239,83 @@ def measure_layer(
     tokens: LayerTokens,
     rows: TokenRows,
     heads: Sequence[int],
-    group: int,
     seed: int,
-    label: Callable[[int], str],
-) -> LayerTails:
+    loaded: LoadedModel,
+) -> Cell:
     """Measure a layer.
 
     Parameters
     ----------
     layer, tokens, rows
         Which layer, what it sees, which tokens.
-    heads, group
-        Query heads, and how many of them share a key head.
+    heads
+        Query heads.
     seed
         Of halves, starts and resampling.
-    label
-        A token's text.
+    loaded
+        The model, for the text of a token, and for how many heads share a key head.
     """
     text = np.flatnonzero(~rows.apart)
+    passage = rows.passage[text]
+    group = loaded.shape.heads // loaded.shape.key_heads
     by_key = {
-        key_head: _cloud(tokens.keys[key_head], rows, text, seed, label)
+        key_head: _cloud(tokens.keys[key_head], rows, text, seed, loaded)
         for key_head in sorted({head // group for head in heads})
     }
     listed = []
     for head in heads:
         keys = tokens.keys[head // group][text].astype(np.float64)
-        logits = _capped(tokens.tilts[head].astype(np.float64) @ keys.T, tokens.softcap)
+        logits = tokens.tilts[head].astype(np.float64) @ keys.T
+        if tokens.softcap is not None:
+            logits = tokens.softcap * np.tanh(logits / tokens.softcap)
         listed.append(
-            HeadCloud(
+            TailsHead(
                 layer=layer,
                 head=head,
                 key_head=head // group,
-                logits=logit_shape(logits, rows.passage[text]),
+                logits=logit_shape(logits, passage),
                 **structs.asdict(by_key[head // group]),
             )
         )
-    hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, text, seed, label)
-    return LayerTails(layer=layer, heads=tuple(listed), hidden=hidden)
+    hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, text, seed, loaded)
+    return Cell(LayerTails(layer=layer, heads=tuple(listed), hidden=hidden))
 
 
 def _cloud(
-    tokens: Rows, rows: TokenRows, text: NDArray[np.int64], seed: int, label: Callable[[int], str]
+    tokens: Rows, rows: TokenRows, text: NDArray[np.int64], seed: int, loaded: LoadedModel
 ) -> TokenCloud:
     """Tails of one cloud: text tokens, then, with less effort, everything."""
-    own = tokens[text].astype(np.float64)
-    found = cloud_tails(own, rows.passage[text], seed=seed)
+    cloud, tails = _judged(tokens[text].astype(np.float64), rows.passage[text], seed, THOROUGH)
     with_all = None
     if rows.apart.any():
-        everything = tokens.astype(np.float64)
-        other = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK).numbers
-        with_all = CloudWithNorms(
-            norms=norm_shape(everything, rows.passage), **structs.asdict(other)
-        )
-    return TokenCloud(
-        norms=norm_shape(own, rows.passage[text]),
-        tokens_in_tail=_named(found, rows.ids[text], label),
+        with_all, _ = _judged(tokens.astype(np.float64), rows.passage, seed, QUICK)
+    # the tokens that reach furthest along the worst direction, each text once
+    ids, furthest = rows.ids[text], dict[int, float]()
+    for row in np.argsort(-np.abs(tails.projection)):
+        furthest.setdefault(int(ids[row]), float(tails.projection[row]))
+        if len(furthest) == NAMED:
+            break
+    return structs.replace(
+        cloud,
+        tokens_in_tail=tuple(
+            FurthestToken(token=str(loaded.tokenizer.decode([token])), projection=value)
+            for token, value in furthest.items()
+        ),
         with_delimiters=with_all,
-        **structs.asdict(found.numbers),
     )
 
 
-def _named(
-    found: CloudTails, ids: NDArray[np.int64], label: Callable[[int], str]
-) -> tuple[FurthestToken, ...]:
-    """The tokens that reach furthest along the worst direction, each text once."""
-    out: dict[int, float] = {}
-    for row in np.argsort(-np.abs(found.projection)):
-        out.setdefault(int(ids[row]), float(found.projection[row]))
-        if len(out) == NAMED:
-            break
-    return tuple(FurthestToken(token=label(t), projection=value) for t, value in out.items())
-
-
-def _capped(logits: Array, softcap: float | None) -> Array:
-    return logits if softcap is None else np.asarray(softcap * np.tanh(logits / softcap))
+def _judged(
+    tokens: Array, passage: NDArray[np.int64], seed: int, effort: Effort
+) -> tuple[TokenCloud, CloudTails]:
+    """A cloud with its verdict, and its tails."""
+    tails = cloud_tails(tokens, passage, seed=seed, effort=effort)
+    verdict, decided_by = judge(tails.numbers)
+    cloud = TokenCloud(
+        norms=norm_shape(tokens, passage),
+        verdict=verdict,
+        decided_by=decided_by,
+        halves=half_verdicts(tails.numbers),
+        **structs.asdict(tails.numbers),
+    )
+    return cloud, tails

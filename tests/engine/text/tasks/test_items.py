@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
 from esscher.engine.text.tasks import TASKS
 from esscher.engine.text.tasks.asking import exact_match
 from esscher.engine.text.tasks.items import SENTENCES, free_end, task_items
-from tests.engine.models.folders import tiny
 from tests.engine.models.tiny import tiny_model
 
 LENGTH = 1500
@@ -88,12 +86,6 @@ def test_tokens_of_a_text_are_as_good_as_the_text(decoder, text):
     assert same(items, task_items(decoder, "needle", 3, LENGTH, haystack=np.array(ids, np.int32)))
 
 
-def test_items_take_different_stretches(decoder, text):
-    items = task_items(decoder, "needle", 8, LENGTH, haystack=text)
-    ends = {said(decoder, item.context[-60:]) for item in items}
-    assert len(ends) == 8
-
-
 def test_depths_are_spread(decoder):
     for task in ("needle", "keys"):
         items = task_items(decoder, task, 20, LENGTH)
@@ -114,37 +106,6 @@ def test_frequent_words_are_the_most_frequent(decoder):
     for item in task_items(decoder, "words", 3, LENGTH):
         context = said(decoder, item.context)
         assert [context.count(f" {word}.") for word in item.answers] == [10, 8, 6]
-
-
-def test_questions_and_answers_that_join_differently(decoder):
-    """A tokenizer for which the first letter of the answer belongs to the question."""
-
-    class Joining:
-        bos_token_id, eos_token_id = 0, 1
-
-        def __getattr__(self, name):
-            return getattr(decoder.tokenizer, name)
-
-        def __call__(self, text, **options):
-            found = decoder.tokenizer(text, **options)
-            if text.startswith("\n\nQuestion") and text[-1].isdigit():
-                found["input_ids"][len(text.rpartition(" ")[0]) - 1] = 5
-            return found
-
-    joining = wrap_model(decoder.model, Joining(), name="joining")
-    (item,) = task_items(joining, "needle", 1, LENGTH)
-    (plain,) = task_items(decoder, "needle", 1, LENGTH)
-    assert item.question.tolist() == plain.question.tolist()
-    assert said(decoder, item.answer_ids) == f" {item.answer}"
-
-
-def test_words_without_sentences():
-    """A tokenizer that knows neither the words nor where sentences end."""
-    loaded = tiny("llama", max_position_embeddings=500)
-    ids = np.random.default_rng(0).integers(4, 49, size=900)
-    for item in task_items(loaded, "keys", 3, 200, haystack=ids):
-        assert len(item.context) == 200
-        assert item.context[0] == 1
 
 
 def test_match_of_answers(decoder):

@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,72 +31,51 @@ ROWS = 256
 LISTS, CALL = struct.Struct("@9q"), struct.Struct("@27q2d")
 
 
-def _team() -> int:
-    """Address of the function that starts PyTorch's threads; 0 if it has none of that kind."""
-    function = torch_function("GOMP_parallel")
-    if function is None:
-        return 0
-    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
-
-
-class _Team:
-    """The threads of this process. Those of a parent are lost in a fork, which libgomp ignores."""
-
-    parallel = _team()
-
-
+#: Address of the function that starts PyTorch's threads, by its name; 0 if it has none of that
+#: kind. Threads of a parent are lost in a fork, which libgomp ignores: then there is none, either.
+THREADS = {
+    "GOMP_parallel": ctypes.cast(torch_function("GOMP_parallel"), ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: setattr(_Team, "parallel", 0))
+    os.register_at_fork(after_in_child=lambda: THREADS.update(GOMP_parallel=0))
+
+#: What the kernel knows of segments: its function, and their part of ``struct ragged``.
+PackedLists = tuple[Callable[[bytes], int], bytes]
 
 
-class Lists:
-    """What the kernel knows of segments, found out once: it is called for every token."""
+def pack_lists(segments: Segments, kernel: Kernel | None = None) -> PackedLists | None:
+    """The segments for the compiled kernel, if there is one for them; made once for all tokens."""
+    keys, values = segments.keys, segments.values
+    kernel = kernel or kernel_for(keys.device, torch.float32)
+    if kernel is None or keys.dtype not in TYPES:
+        return None
+    return kernel.library.esscher_ragged, LISTS.pack(
+        keys.data_ptr(),
+        values.data_ptr(),
+        segments.log_weight.data_ptr(),
+        segments.start.data_ptr(),
+        segments.stop.data_ptr(),
+        len(keys),
+        keys.shape[1],
+        values.shape[1],
+        TYPES[keys.dtype],
+    )
 
-    def __init__(self, kernel: Kernel, segments: Segments) -> None:
-        keys, values = segments.keys, segments.values
-        self.attend_all = kernel.library.esscher_ragged
-        self.dtype = keys.dtype
-        self.kept = len(keys)
-        self.fields = LISTS.pack(
-            keys.data_ptr(),
-            values.data_ptr(),
-            segments.log_weight.data_ptr(),
-            segments.start.data_ptr(),
-            segments.stop.data_ptr(),
-            self.kept,
-            keys.shape[1],
-            values.shape[1],
-            TYPES[keys.dtype],
-        )
 
-    def take(self, q: Tensor, tail_keys: Tensor, tail_values: Tensor) -> bool:
-        """Whether the kernel reads arrays of these types and strides."""
-        return (
-            tail_keys.dtype is self.dtype
-            and tail_values.dtype is self.dtype
-            and q.dtype in TYPES
-            and q.is_cpu
-            and tail_keys.is_cpu
-            and tail_values.is_cpu
-            and tail_keys.stride(3) == 1
-            and tail_values.stride(3) == 1
-        )
-
-    def attend(
-        self,
-        q: Tensor,
-        tail_keys: Tensor,
-        tail_values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        visible: Tensor | None,
-    ) -> Tensor:
-        """Attention of all lists; [batch, n_q, heads, d_v]."""
-        _, heads, n_q, _ = q.shape
-        _, key_heads, tail, _ = tail_keys.shape
-        step = max(ROWS * key_heads // heads, 1)
-        if n_q <= step:
-            return self._attend(q, tail_keys, tail_values, scaling, softcap, visible)
+def attend_lists(
+    lists: PackedLists,
+    q: Tensor,
+    tail_keys: Tensor,
+    tail_values: Tensor,
+    scaling: float,
+    softcap: float | None,
+    visible: Tensor | None,
+) -> Tensor:
+    """Attention of all lists; [batch, n_q, heads, d_v]."""
+    batch, heads, n_q, _ = q.shape
+    _, key_heads, tail, d_v = tail_values.shape
+    step = max(ROWS * key_heads // heads, 1)
+    if n_q > step:
         outputs = []
         for low in range(0, n_q, step):
             high = min(low + step, n_q)
@@ -103,61 +83,43 @@ class Lists:
             last = max(tail - n_q + high, 0) if visible is None else tail
             tails = tail_keys[:, :, :last], tail_values[:, :, :last]
             seen = None if visible is None else visible[:, low:high]
-            outputs.append(self._attend(q[:, :, low:high], *tails, scaling, softcap, seen))
+            outputs.append(attend_lists(lists, q[:, :, low:high], *tails, scaling, softcap, seen))
         return torch.cat(outputs, 1)
-
-    def _attend(
-        self,
-        q: Tensor,
-        tail_keys: Tensor,
-        tail_values: Tensor,
-        scaling: float,
-        softcap: float | None,
-        visible: Tensor | None,
-    ) -> Tensor:
-        """One call of the kernel."""
-        batch, heads, n_q, _ = q.shape
-        _, key_heads, tail, d_v = tail_values.shape
-        wide = q if q.dtype is torch.float32 else q.to(torch.float32)
-        outputs = wide.new_empty((batch, n_q, heads, d_v))
-        seen: int = 0
-        strides: tuple[int, ...] = (0, 0, 0)
-        if visible is not None:
-            seen, strides = visible.data_ptr(), visible.stride()
-            if len(visible) == 1:
-                strides = (0, *strides[1:])
-        rest = CALL.pack(
-            wide.data_ptr(),
-            tail_keys.data_ptr(),
-            tail_values.data_ptr(),
-            seen,
-            outputs.data_ptr(),
-            _Team.parallel,
-            torch.get_num_threads(),
-            batch,
-            key_heads,
-            heads // key_heads,
-            n_q,
-            tail,
-            *wide.stride(),
-            *tail_keys.stride(),
-            *tail_values.stride(),
-            *strides,
-            scaling,
-            softcap or 0.0,
-        )
-        failed = self.attend_all(self.fields + rest)
-        if failed == 1:
-            raise InputError(f"a list lies outside the {self.kept} kept keys")
-        if failed:
-            raise MemoryError("no memory for the sums of attention")
-        return outputs if wide is q else outputs.to(q.dtype)
-
-
-def lists_of(segments: Segments) -> Lists | None:
-    """The segments for the compiled kernel, if there is one for them."""
-    kernel = kernel_for(segments.keys.device, torch.float32)
-    return None if kernel is None or segments.keys.dtype not in TYPES else Lists(kernel, segments)
+    attend_all, fields = lists
+    wide = q if q.dtype is torch.float32 else q.to(torch.float32)
+    output = wide.new_empty((batch, n_q, heads, d_v))
+    address: int = 0
+    strides: tuple[int, ...] = (0, 0, 0)
+    if visible is not None:
+        address, strides = visible.data_ptr(), visible.stride()
+        if len(visible) == 1:
+            strides = (0, *strides[1:])
+    rest = CALL.pack(
+        wide.data_ptr(),
+        tail_keys.data_ptr(),
+        tail_values.data_ptr(),
+        address,
+        output.data_ptr(),
+        THREADS["GOMP_parallel"],
+        torch.get_num_threads(),
+        batch,
+        key_heads,
+        heads // key_heads,
+        n_q,
+        tail,
+        *wide.stride(),
+        *tail_keys.stride(),
+        *tail_values.stride(),
+        *strides,
+        scaling,
+        softcap or 0.0,
+    )
+    failed = attend_all(fields + rest)
+    if failed == 1:
+        raise InputError("a list lies outside the kept keys")
+    if failed:
+        raise MemoryError("no memory for the sums of attention")
+    return output if wide is q else output.to(q.dtype)
 
 
 # Weights of many queries, summed by key, by the compiled kernel.
@@ -190,7 +152,7 @@ def weigh_compiled(
     columns
         Sums are for the first keys only.
     """
-    count, there = len(query), len(keys)
+    count, total = len(query), len(keys)
     packed, _ = kernel.pack_keys(keys, keys.new_zeros(keys.shape[1]))
     factor = 1 / math.log(2) if softcap is None else 1 / softcap
     tilts, _ = kernel.pack_queries(query, factor, Workspace())
@@ -199,9 +161,9 @@ def weigh_compiled(
     if ends is not None:
         last = torch.zeros(len(tilts) * kernel.panel, dtype=torch.int32)
         last[:count] = ends
-    room = keys.new_empty(there, kernel.panel)
+    room = keys.new_empty(total, kernel.panel)
     sums = keys.new_zeros(columns, 3, kernel.panel // 2)
-    found = keys.new_empty(3, columns)
+    result = keys.new_empty(3, columns)
     kernel.library.esscher_weighed(
         WEIGHING.pack(
             packed.data_ptr(),
@@ -210,12 +172,12 @@ def weigh_compiled(
             0 if last is None else last.data_ptr(),
             room.data_ptr(),
             sums.data_ptr(),
-            *(one.data_ptr() for one in found),
-            there,
+            *(row.data_ptr() for row in result),
+            total,
             keys.shape[1],
             count,
             columns,
             0.0 if softcap is None else softcap / math.log(2),
         )
     )
-    return found
+    return result

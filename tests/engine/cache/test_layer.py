@@ -1,18 +1,29 @@
-"""Tokens of lists and tail are judged by all queries of a piece, and by what was found before."""
+"""One layer of a cache: its lists and tail, and selecting again among both."""
 
 from __future__ import annotations
 
 import copy
+import pickle
+from dataclasses import replace
 
 import pytest
 import torch
 
 from esscher import load_cache
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.layer import SLACK
-from esscher.engine.cache.scores import observe_all
-from esscher.engine.cache.selection import Kept, PlannedRule, held_tokens, look_at_held
-from esscher.engine.cache.storage import Carried, RecentQueries, Tail, packed
+from esscher.engine.cache.hooks import Call
+from esscher.engine.cache.layer import SLACK, ReducedLayer
+from esscher.engine.cache.scores import prompt_scores
+from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.storage import (
+    SMALLEST,
+    Kept,
+    RecentQueries,
+    RunningScores,
+    cached_tokens,
+    one_list,
+    packed,
+)
 from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
@@ -21,46 +32,74 @@ from tests.engine.models.tiny import tiny_model
 TOKENS = 90
 
 
+def random_lists(lengths, width=8, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    out = []
+    for length in lengths:
+        keys, values = (torch.randn(3 * length + 1, width, generator=generator) for _ in range(2))
+        index = torch.randperm(3 * length + 1, generator=generator)[:length].sort().values
+        weight = torch.rand(length, generator=generator)
+        out.append((keys.to(dtype), values.to(dtype), Kept(index, weight)))
+    return out
+
+
+# the second: arrays with memory of their own
+@pytest.mark.parametrize("lengths", [(3, 0, 5), (0, 2000, 1500)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lists_are_what_was_chosen(lengths, dtype):
+    lists = random_lists(lengths, dtype=dtype)
+    found = packed(lists)
+    assert (found.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
+    for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        for number, (keys, values, kept) in enumerate(lists):
+            own = one_list(copied, number)
+            expected = (keys[kept.index], values[kept.index], kept.log_weight)
+            assert all(map(torch.equal, own, expected))
+    # it can be written to: attention does not, and nobody else should be surprised
+    found.keys[:1] = 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lists_with_other_values(dtype):
+    first, (keys, values, kept) = random_lists((3, 5), dtype=dtype)
+    other = torch.randn(5, 8)
+    found = packed([first, (keys, values, replace(kept, values=other))])
+    assert torch.equal(one_list(found, 1)[1], other.to(dtype))
+    assert torch.equal(one_list(found, 0)[1], first[1][first[2].index])
+
+
 def model(name="llama"):
     return tiny_model(name, strength=4.0, **room_for(name))
 
 
-def held(inputs, weight=None, listed=30):
+def filled(inputs, weight=None, listed=30, index=None):
     """The first keys in lists, the others in a tail."""
-    index = torch.arange(listed)
-    weight = torch.zeros(listed) if weight is None else weight
+    index = torch.arange(listed) if index is None else index
+    weight = torch.zeros(len(index)) if weight is None else weight
     lists = packed([(inputs.k[0, g], inputs.v[0, g], Kept(index, weight)) for g in range(2)])
-    tail = Tail()
-    tail.start(inputs.k, inputs.v)
-    tail.append(inputs.k[:, :, listed:], inputs.v[:, :, listed:])
-    return lists, tail
+    layer = ReducedLayer(0, None, Call())
+    layer.restore(lists, torch.tensor([TOKENS]).numpy(), TOKENS)
+    layer.tail.start(inputs.k, inputs.v)
+    layer.tail.append(inputs.k[:, :, listed:], inputs.v[:, :, listed:])
+    return layer
 
 
-def scored(loaded, inputs, lists, tail, score="all"):
-    recent = RecentQueries(inputs.q)
-    recent.add(inputs.q, TOKENS)
-    rule = PlannedRule.of(loaded, budgets_for(loaded), score=score)
-    looked = look_at_held(
-        rule,
-        0,
-        lists,
-        tail,
-        inputs.q[:, :, -tail.length :],
-        recent,
-        TOKENS,
-        inputs.scaling,
-        inputs.softcap,
-    )
-    return looked.scores
+def scored(loaded, inputs, layer, score="all"):
+    layer.recent = RecentQueries(inputs.q)
+    layer.recent.add(inputs.q, TOKENS)
+    layer.rule = PlannedRule(loaded, budgets_for(loaded), score=score)
+    query = inputs.q[:, :, -layer.tail.length :]
+    return layer._score_again(query, inputs.scaling, inputs.softcap)[0]
 
 
 def test_scores_of_a_piece_are_those_of_a_prompt():
     """When all tokens are in the tail, and none is padding."""
     loaded = model()
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0, strength=2.0)
-    lists, tail = held(inputs, listed=0)
-    expected = observe_all(inputs, rotation_of(loaded, 0)).score(inputs.v[0])
-    for found, wanted in zip(scored(loaded, inputs, lists, tail), expected, strict=True):
+    expected = prompt_scores(inputs, "all", rotation_of(loaded, 0))
+    for found, wanted in zip(
+        scored(loaded, inputs, filled(inputs, listed=0)), expected, strict=True
+    ):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -71,42 +110,34 @@ def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0, strength=2.0)
     for x in (inputs.k, inputs.v):
         x[:, :, 1] = x[:, :, 0]
-    twice = scored(loaded, inputs, *held(inputs), score)
+    twice = scored(loaded, inputs, filled(inputs), score)
     weight = torch.zeros(30)
     weight[0] = torch.tensor(2.0).log()
-    lists, tail = held(inputs, weight)
     index = torch.tensor([0, *range(2, 30)])
-    lists = packed([(inputs.k[0, g], inputs.v[0, g], Kept(index, weight[:29])) for g in range(2)])
-    once = scored(loaded, inputs, lists, tail, score)
+    once = scored(loaded, inputs, filled(inputs, weight[:29], index=index), score)
     for one, two in zip(once, twice, strict=True):
         torch.testing.assert_close(one[1:], two[2:], rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(one[0], two[0], rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(two[1], two[0], rtol=1e-3, atol=1e-5)
 
 
-def test_what_is_held_comes_list_by_list():
+def test_tokens_come_list_by_list():
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0)
-    lists, tail = held(inputs)
-    tail.hide(torch.arange(60)[None] == 4)
-    for g, one in enumerate(held_tokens(lists, tail)):
-        assert (one.text, one.key_head, one.listed) == (0, g, 30)
-        assert torch.equal(one.keys, inputs.k[0, g])
-        assert one.bias[34] == -torch.inf
-        assert one.log_weight[34] == 0
-        assert one.fresh.sum() == 59
+    layer = filled(inputs)
+    layer.tail.hide(torch.arange(60)[None] == 4)
+    for g, tokens in enumerate(cached_tokens(layer.segments, layer.tail)):
+        assert (tokens.text, tokens.key_head, tokens.listed) == (0, g, 30)
+        assert torch.equal(tokens.keys, inputs.k[0, g])
+        assert tokens.bias[34] == -torch.inf
+        assert tokens.log_weight[34] == 0
+        assert tokens.counts.sum() == 59
 
 
-def test_carried_scores_follow_their_tokens():
+def test_running_scores_follow_their_tokens():
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0)
-    lists, _ = held(inputs)
-    carried = Carried(torch.arange(60.0), torch.ones(1, 2, 5))
-    found = carried.of(lists, 1, 7)
-    assert torch.equal(found, torch.cat([torch.arange(30.0, 60), torch.ones(5), torch.zeros(2)]))
-    carried.select(torch.tensor([0, 0]))
-    assert carried.held.shape == (2, 2, 5)
-    carried.crop(3)
-    assert carried.of(lists, 0, 7)[30:].tolist() == [1, 1, 1, 0, 0, 0, 0]
-    assert carried.nbytes == 4 * (60 + 12)
+    running = RunningScores(torch.arange(60.0), torch.ones(1, 2, 5))
+    scores = running.of_list(filled(inputs).segments, 1, 7)
+    assert torch.equal(scores, torch.cat([torch.arange(30.0, 60), torch.ones(5), torch.zeros(2)]))
 
 
 def steps(loaded, cache, count, batch=1):
@@ -123,20 +154,20 @@ def steps(loaded, cache, count, batch=1):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
-    """Saved and loaded, copied, repeated and chosen: judged again as it would have been."""
+    """Saved and loaded, copied, repeated and chosen: selected again as it would have been."""
     loaded, text = model(name), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.4), decode="budget", length=60)
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=cache)
     steps(loaded, cache, SLACK + 6)
-    carried = cache.layers[0].carried
-    assert carried.held.shape == (1, loaded.shape.key_heads, 4)
-    assert len(carried.listed) == len(cache.layers[0].segments.keys)
+    running = cache.layers[0].running
+    assert running.tail.shape == (1, loaded.shape.key_heads, 4)
+    assert len(running.listed) == len(cache.layers[0].segments.keys)
     # scores count as bytes
     size = cache.nbytes
-    held_scores, cache.layers[0].carried = carried, None
-    assert size - cache.nbytes == held_scores.nbytes
-    cache.layers[0].carried = held_scores
+    cache.layers[0].running = None
+    assert size - cache.nbytes == running.listed.nbytes + running.tail.nbytes
+    cache.layers[0].running = running
     cache.save(tmp_path / "c")
     others = [load_cache(tmp_path / "c", loaded), copy.deepcopy(cache), copy.deepcopy(cache)]
     for layer in others[2].reduced:
@@ -156,14 +187,14 @@ def test_scores_of_before_count():
 
         def forget_scores(module, given, cache=cache, forget=forget):
             for layer in cache.reduced:
-                layer.carried = None if forget else layer.carried
+                layer.running = None if forget else layer.running
 
         handle = loaded.backbone.embed_tokens.register_forward_pre_hook(forget_scores)
         with torch.no_grad():
             loaded.model(input_ids=text, past_key_values=cache)
         handle.remove()
         found.append(cache)
-        assert all(layer.carried is None for layer in cache.reduced)
+        assert all(layer.running is None for layer in cache.reduced)
     one, two = (cache.layers[1].segments for cache in found)
     assert one.keys.shape != two.keys.shape or not torch.allclose(one.log_weight, two.log_weight)
 
