@@ -75,6 +75,26 @@ def test_a_run_of_another_layout_is_refused_by_its_number(tmp_path):
         read_run(tmp_path)
 
 
+def test_a_foreign_directory_is_left_alone(tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with (
+        pytest.raises(InputError, match=r"not empty \(it contains precious.txt\)"),
+        start(tmp_path),
+    ):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["precious.txt"]
+    with pytest.raises(InputError, match="is not a run"):
+        read_run(tmp_path)
+
+
+def test_a_damaged_configuration_is_named(tmp_path):
+    with start(tmp_path):
+        pass
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        read_run(tmp_path)
+
+
 def test_names_cannot_lead_out_of_the_directory(tmp_path):
     with start(tmp_path) as run:
         for name in ("../x", "a/b", "", "..", "A"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import esscher
+from esscher.runs.folder import is_locked, run_lock
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
 from esscher.studies.sweep import measure
@@ -27,6 +28,16 @@ def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
         small_sweep(tmp_path / "thesis.tex" / "run")
     with pytest.raises(esscher.InputError, match="is not a run"):
         load(tmp_path)
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    small_sweep(tmp_path / "run", 2)
+    assert not is_locked(tmp_path / "run")
+    with run_lock(tmp_path / "run"):
+        assert is_locked(tmp_path / "run")
+        with pytest.raises(esscher.InputError, match=f"another process .pid {os.getpid()} on"):
+            small_sweep(tmp_path / "run", 3)
+    assert small_sweep(tmp_path / "run", 3).replicates == 3
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -120,3 +131,19 @@ def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert stopped_there.replicates == 2
     monkeypatch.undo()
     assert_same(small_sweep(tmp_path / "run"), small_sweep(None))
+
+
+def test_an_interrupt_before_the_first_replicate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(plan: object, r: int) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure_replicate", stopped)
+    with pytest.raises(Interrupted):
+        small_sweep(tmp_path / "run")
+    curve = load(tmp_path / "run")
+    assert curve.raw("mean").shape == (2, 0, 2)
+    assert np.isnan(curve.mean("mean")).all()
+    assert curve.to_dict()["scales"][0]["mean"]["median"] == [None, None]
+    assert "0 replicates, not complete" in repr(curve)
