@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import esscher
-from esscher.engine.text import passages, read_text
+from esscher.engine.text.documents import read_text
+from esscher.engine.text.packing import passages
 from esscher.studies.deep.sampling import SampledPassage
 from tests.engine.models.folders import tiny, words
 from tests.runs.made import make, random_text, wrapped

@@ -27,7 +27,8 @@ from esscher.runs.study import OneBatch, Study
 from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
 
 
 #: Budgets unless they are given: first, number, and the last as a share of the visible keys.
@@ -174,7 +175,7 @@ class SparseStudy(ModelStudy[Sparse]):
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
         """Cut the text into passages."""
-        from esscher.engine.text import first_passages
+        from esscher.engine.text.packing import first_passages
         from esscher.studies.sparse.measure import passage_cell  # brings torch
 
         text = first_passages(loaded, self.text, self.passages, self.context, self.column)
