@@ -112,7 +112,8 @@ def head_clouds(
     """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
-    from esscher.engine.text import first_passages, iterate_passages
+    from esscher.engine.text.collect import iterate_passages
+    from esscher.engine.text.packing import first_passages
 
     loaded = Setting("quick", 0, model, model, text).loaded(model)
     context = min(CONTEXT, loaded.max_positions)
@@ -378,7 +379,7 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         f"Tokens are drawn independently from {clouds:,} of {setting.text}, which real passages "
         "are not; what a head would do beyond that many different tokens is not seen. "
         f"{len(heads)} heads stand for the model.",
-        "more heads and larger clouds (--scale standard)",
+        "more heads and larger clouds",
         {
             "errors": pd.DataFrame(curves),
             "ratios": pd.DataFrame(ratio_rows),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from esscher.engine.cache.budgets import Score
     from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.generation import Comparison, Generation
-    from esscher.engine.models import LoadedModel
+    from esscher.engine.models.loaded import LoadedModel
 
 
 #: Lowest temperature: logits divided by it are far from overflow, and ties alone are drawn.
