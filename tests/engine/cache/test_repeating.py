@@ -336,15 +336,3 @@ def test_what_is_read():
         dense_cache(loaded, whole, expected.append)
         torch.testing.assert_close(inputs.k, expected[2].k, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inputs.q, expected[2].q[:, :, 70:], rtol=1e-4, atol=1e-5)
-
-
-def test_what_cannot_be_repeated():
-    loaded, ids = model(), prompts([70])[0]
-    cache = dense_cache(loaded, ids)
-    bare = wrap_model(loaded.model, name="bare")
-    with pytest.raises(InputError, match="'bare' was loaded without a tokenizer"):
-        repeat_prompt(bare, ids, cache, lambda inputs, begin, end: None)
-    ids = prompts([110])[0]
-    cache = dense_cache(loaded, ids)
-    with pytest.raises(InputError, match="reads 200 tokens at most, and cannot repeat a prompt"):
-        repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None)

@@ -375,7 +375,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
             if call.repeats or call.reading or full:
                 scores, targets = self._score_again(query, scaling, softcap)
                 if call.repeats:
-                    self._wait(scores, targets, query.shape[1] // key.shape[1], first=False)
+                    group = query.shape[1] // key.shape[1]
+                    repetitions = [Repetition(group, len(tokens)) for tokens in scores]
+                    self._pending = PendingPrompt(scores, targets, repetitions, first=False)
                 else:
                     self._select_again(scores, targets)
         return output, None
@@ -405,7 +407,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
             self._store_whole(inputs.k, inputs.v, present)
             by_list = [head for text in scores for head in text.cpu()]
             flat = [head for text in targets for head in text]
-            self._wait(by_list, flat or [None] * len(by_list), inputs.group, first=True)
+            repetitions = [Repetition(inputs.group, len(tokens)) for tokens in by_list]
+            waiting = flat if flat else [None] * len(by_list)
+            self._pending = PendingPrompt(by_list, waiting, repetitions, first=True)
         elif again and rule.score != "last":
             scores = [rule.scores(inputs, b)[:, there] for b, there in enumerate(present)]
             targets = [rule.targets(inputs, b) for b in range(len(query))]
@@ -454,18 +458,6 @@ class ReducedLayer(_base):  # type: ignore[misc]
         self.tail.append(keys, values)
         if hidden is not None:
             self.tail.hide(hidden)
-
-    def _wait(
-        self,
-        scores: Sequence[Tensor],
-        targets: Sequence[QueryTargets | None],
-        group: int,
-        *,
-        first: bool,
-    ) -> None:
-        """Keep everything until what was read has been repeated."""
-        repetitions = [Repetition(group, len(tokens)) for tokens in scores]
-        self._pending = PendingPrompt(scores, targets, repetitions, first)
 
     def _add_repetition(
         self, query: Tensor, rows: list[tuple[int, int]], scaling: float, softcap: float | None
