@@ -73,7 +73,29 @@ def read_texts(
     prose = other = first_passages(loaded, study.text, wanted, study.length, study.column)
     if study.check is not None:
         other = read_check(study, loaded)
-    study, prose, other = _fitted(study, loaded, prose, other)
+    # the shorter text decides where defaults ask for more than it has
+    shorter = min(prose, other, key=lambda text: text.context)
+    length, queries = shorter.context, int(study.query_count)
+    if length < study.length:
+        prose = cut_again(loaded, prose, study.kinds.count("prose") or 1, length)
+        other = cut_again(loaded, other, study.check_passages or 1, length)
+        if isinstance(study.query_count, AtMost):
+            queries = min(queries, max(1, length // 4))
+    study = study.fitted(
+        shorter,
+        loaded.outline,
+        prefix=length - queries,
+        query_count=queries,
+        check_passages=0 if study.check is None else len(other),
+    )
+    while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
+        study = replace(study, passages=AtMost(study.passages - 1))
+    if study.kinds.count("prose") > len(prose):
+        raise InputError(
+            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
+            f"{study.passages} are asked for; give more text, a prefix, or ask for fewer"
+        )
+    study = replace(study, passages=int(study.passages))
     kinds = study.kinds
     passages = prose.passages if "prose" in kinds else ()
     # retrieval passages end with questions about themselves: in the text, and in noise, in turn
@@ -102,34 +124,6 @@ def read_check(study: PlanStudy, loaded: LoadedModel) -> PassageSet:
     """Read the passages of the check; of a default number there may be fewer."""
     assert study.check is not None
     return first_passages(loaded, study.check, study.check_passages, study.length, study.column)
-
-
-def _fitted(
-    study: PlanStudy, loaded: LoadedModel, prose: PassageSet, other: PassageSet
-) -> tuple[PlanStudy, PassageSet, PassageSet]:
-    """Let the shorter text decide where defaults ask for more than it has."""
-    shorter = min(prose, other, key=lambda text: text.context)
-    length, queries = shorter.context, int(study.query_count)
-    if length < study.length:
-        prose = cut_again(loaded, prose, study.kinds.count("prose") or 1, length)
-        other = cut_again(loaded, other, study.check_passages or 1, length)
-        if isinstance(study.query_count, AtMost):
-            queries = min(queries, max(1, length // 4))
-    study = study.fitted(
-        shorter,
-        loaded.outline,
-        prefix=length - queries,
-        query_count=queries,
-        check_passages=0 if study.check is None else len(other),
-    )
-    while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
-        study = replace(study, passages=AtMost(study.passages - 1))
-    if study.kinds.count("prose") > len(prose):
-        raise InputError(
-            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
-            f"{study.passages} are asked for; give more text, a prefix, or ask for fewer"
-        )
-    return replace(study, passages=int(study.passages)), prose, other
 
 
 def task_texts(
