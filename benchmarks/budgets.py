@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import esscher
-from esscher.engine.models import ModelLike
-from esscher.engine.text import TextSource
+from esscher.engine.models.choice import ModelLike
+from esscher.engine.text.documents import TextSource
 
 CALIBRATION, OTHER = "wikipedia-en.txt", "biomedical-en.txt"
 BUDGETS = (0.125, 0.25, 0.5)

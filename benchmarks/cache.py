@@ -35,7 +35,8 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.repeating import CHUNK, Instruction
-from esscher.engine.models import LoadedModel, load_model
+from esscher.engine.models.load import load_model
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import first_passages

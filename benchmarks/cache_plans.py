@@ -24,10 +24,10 @@ from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import PromptLayer, Rule
 from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys
-from esscher.engine.models import LayerInputs, LoadedModel
-from esscher.engine.text import Passage
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.documents import TextSource
-from esscher.engine.text.packing import first_passages
+from esscher.engine.text.packing import Passage, first_passages
 from esscher.engine.text.tasks.items import calibration_item
 from esscher.math.allocation import EffectCurve, allocate
 from esscher.studies.plan.check import Budgets

@@ -33,7 +33,7 @@ from tests.engine.models.tiny import tiny_model
 
 import esscher
 from esscher.cli import main as program
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 
 REFERENCE = Path(__file__).parent / "results" / "same_numbers.json.xz"
 #: Fields that say when and where, not what.

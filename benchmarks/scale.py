@@ -111,9 +111,9 @@ def row(tokens: int, layers: str, folder: Path) -> dict[str, object]:
 def comparison(folder: Path) -> dict[str, object]:
     """The reference by two levels against all pairs."""
     from esscher.core.streams import random_stream
-    from esscher.engine.models import load_model
+    from esscher.engine.models.load import load_model
     from esscher.engine.sampled.pooled import pooled_reference
-    from esscher.engine.text import collect_cloud
+    from esscher.engine.text.collect import collect_cloud
 
     cloud = collect_cloud(
         load_model(MODEL), TEXT, tokens=COMPARED, layers=LAYERS, folder=folder / "cloud"

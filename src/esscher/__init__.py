@@ -22,8 +22,9 @@ from esscher.core.errors import EsscherError, InputError, UndefinedError
 if TYPE_CHECKING:
     from esscher import laws, patterns, results, theory
     from esscher.engine.cache.saved import load_cache
-    from esscher.engine.models import LoadedModel, load_model, wrap_model
-    from esscher.engine.text import read_text
+    from esscher.engine.models.load import load_model
+    from esscher.engine.models.loaded import LoadedModel, wrap_model
+    from esscher.engine.text.documents import read_text
     from esscher.math.heads import Head, array_head, gaussian_head, law_head, weight_head
     from esscher.math.limits import limit_map, limit_moments
     from esscher.math.statistics import fit_rate
@@ -86,8 +87,9 @@ __all__ = [
 #: most commands, torch and transformers longer than all others together.
 _LAZY = {
     "esscher.engine.cache.saved": ("load_cache",),
-    "esscher.engine.models": ("LoadedModel", "load_model", "wrap_model"),
-    "esscher.engine.text": ("read_text",),
+    "esscher.engine.models.load": ("load_model",),
+    "esscher.engine.models.loaded": ("LoadedModel", "wrap_model"),
+    "esscher.engine.text.documents": ("read_text",),
     "esscher.math.heads": ("Head", "array_head", "gaussian_head", "law_head", "weight_head"),
     "esscher.math.limits": ("limit_map", "limit_moments"),
     "esscher.math.statistics": ("fit_rate",),

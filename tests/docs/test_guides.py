@@ -14,7 +14,8 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
     """The guide's ELECTRA family on a small random model: attention is recomputed exactly."""
     import torch
 
-    from esscher.engine.models import capturing, families
+    from esscher.engine.models import families
+    from esscher.engine.models.capture import capturing
     from tests.engine.models import tiny
 
     text = (ROOT / "docs/guides/add-a-model-family.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from esscher.core.untrusted import limits
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.generation import compare, generate, prompt_ids
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
 

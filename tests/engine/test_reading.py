@@ -8,7 +8,7 @@ import torch
 
 from esscher.core.streams import random_stream
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
-from esscher.engine.text import Passage
+from esscher.engine.text.packing import Passage
 from tests.engine.cache.plans import prompts, room_for
 from tests.engine.models.tiny import tiny_model
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import esscher
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.studies.paper import claims
 from esscher.studies.paper.ledger import Measurement
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer

@@ -24,11 +24,12 @@ from esscher.core.untrusted import (
     parse_json,
     read_table,
 )
-from esscher.engine.models import load_model
 from esscher.engine.models.gguf import read_gguf_metadata
+from esscher.engine.models.load import load_model
 from esscher.engine.patterns import as_patterns
-from esscher.engine.text import collect_cloud, read_text
 from esscher.engine.text.cloud import open_cloud
+from esscher.engine.text.collect import collect_cloud
+from esscher.engine.text.documents import read_text
 from esscher.show.save import as_points
 from esscher.studies.tails import TailsStudy
 from tests.engine.models.folders import save, tiny, words

@@ -14,8 +14,8 @@ import esscher
 from esscher.cli import main
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
-from esscher.engine.models import load_model
-from esscher.engine.text import read_text
+from esscher.engine.models.load import load_model
+from esscher.engine.text.documents import read_text
 from esscher.runs import Cell, open_run, read_run
 from esscher.runs.folder import run_lock
 from esscher.runs.progress import Reporter

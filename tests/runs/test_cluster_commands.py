@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice, load_model, opened_model
+from esscher.engine.models.choice import ModelChoice, opened_model
+from esscher.engine.models.load import load_model
 from esscher.runs.cluster import Cluster, connected
 from esscher.runs.executors import Task
 from esscher.studies.domains import domains

@@ -7,7 +7,7 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 

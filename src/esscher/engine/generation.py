@@ -13,7 +13,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.memory import MemoryWatch, PeakMemory
 from esscher.core.untrusted import bounded
-from esscher.engine.models import LoadedModel
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
 #: Tokens whose likelihood is remembered of every step: a continuation is hardly ever another.

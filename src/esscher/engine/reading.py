@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.engine.models import LayerInputs, LoadedModel, attention_override
+from esscher.engine.models.capture import attention_override
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
-from esscher.engine.text import Passage
+from esscher.engine.text.packing import Passage
 
 #: Positions at most at which a decoder's next-token distributions are compared: each is as long as
 #: the vocabulary.

@@ -16,10 +16,10 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.study import R_co, Study, Work
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
-    from esscher.engine.models.choice import ModelLike
-    from esscher.engine.text import PassageSet
+    from esscher.engine.models.choice import AnyModel, ModelLike
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
+    from esscher.engine.text.packing import PassageSet
 else:
     # what is stored in the place of a model and a text; see Study.sources
     ModelLike, TextSource = ModelRecord, TextRecord

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 
 
 def layer_inputs(heads=4, key_heads=2, queries=6, keys=40, d=5, strength=1.0, seed=0, **changes):

@@ -9,7 +9,7 @@ import torch
 from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, AdaKV, PromptLayer, SnapKV
-from esscher.engine.models import attention_override
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import room_for
 from tests.engine.models.folders import tiny

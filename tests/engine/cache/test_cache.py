@@ -18,7 +18,7 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.hooks import cache_by_default
 from esscher.engine.cache.layer import SLACK
-from esscher.engine.models import attention_override
+from esscher.engine.models.capture import attention_override
 from tests.engine.cache.plans import (
     LONG,
     NEW,

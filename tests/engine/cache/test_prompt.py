@@ -12,7 +12,8 @@ from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.repeating import FIRST, SUFFIX
 from esscher.engine.cache.scores import combined, key_scores, prompt_scores
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import attention_override, wrap_model
+from esscher.engine.models.capture import attention_override
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.reading import decoder, read

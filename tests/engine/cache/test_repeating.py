@@ -23,7 +23,7 @@ from esscher.engine.cache.repeating import (
 )
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import one_list
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.reading import read_prompt
 from tests.engine.cache.plans import (
     SHORT,

@@ -20,7 +20,7 @@ from esscher.engine.cache.scores import (
     key_scores,
     prompt_scores,
 )
-from esscher.engine.models import attention_override
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.weights import rotate, rotate_back, rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import padded, prompts, room_for

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import load_model
+from esscher.engine.models.load import load_model
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import tiny_model, transformers
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import load_model
+from esscher.engine.models.load import load_model
 from tests.engine.models.folders import save
 
 KERNEL = "somebody/kernel"

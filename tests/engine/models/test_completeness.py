@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
-from esscher.engine.models import load_model
+from esscher.engine.models.load import load_model
 from tests.engine.models.folders import save
 from tests.engine.models.gguf_files import (
     FLOAT32,

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import esscher
-from esscher.engine.models import attention_override, capturing, head_weights
+from esscher.engine.models.capture import attention_override, capturing
 from esscher.engine.models.families import ModelShape
 from esscher.engine.models.transformers_library import quiet
+from esscher.engine.models.weights import head_weights
 from tests.engine.models.demo import demo_model
 from tests.engine.models.tiny import footprint, head_of
 

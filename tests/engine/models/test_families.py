@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from esscher.engine.models import attention_override, capturing
+from esscher.engine.models.capture import attention_override, capturing
 from tests.engine.models.tiny import (
     INTERFACE,
     MODELS,

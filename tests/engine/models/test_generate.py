@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models import attention_override, capturing
+from esscher.engine.models.capture import attention_override, capturing
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import (
     DECODERS,

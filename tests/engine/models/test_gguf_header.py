@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import load_model
 from esscher.engine.models.gguf import LISTED, read_gguf_metadata
+from esscher.engine.models.load import load_model
 from tests.engine.models.gguf_files import (
     BOOL,
     FLOAT32,

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice, opened_model
+from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.record import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
 from esscher.runs.executors import CellExecutor

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.record import computed_once as once
 from tests.engine.models.tiny import tiny_model
 

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
 from esscher.core.untrusted import limits
-from esscher.engine.models import load_model, wrap_model
 from esscher.engine.models import sources as model_sources
+from esscher.engine.models.load import load_model
+from esscher.engine.models.loaded import wrap_model
 from tests.engine.models.folders import encoder_tokenizer, save
 from tests.engine.models.tiny import final_output, tiny_batch, tiny_model, transformers
 
@@ -238,7 +239,7 @@ def test_a_hub_name_in_the_cache(tmp_path):
     (kernel / "config.json").write_text(json.dumps(config))
     code = (
         "from esscher.core.untrusted import limits\n"
-        "from esscher.engine.models import load_model\n"
+        "from esscher.engine.models.load import load_model\n"
         "limits.SECONDS, limits.MEMORY = 2, 512 * limits.MIB\n"
         "m = load_model('somebody/tiny')\n"
         "print(m.weight_hash, m.provenance['commit'], m.provenance['location'])\n"

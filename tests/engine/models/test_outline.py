@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models import ModelChoice, outline_of
+from esscher.engine.models.choice import ModelChoice
+from esscher.engine.models.outline import outline_of
 from tests.engine.models.folders import save
 from tests.engine.models.tiny import MODELS
 

@@ -7,7 +7,8 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models import capturing, head_weights
+from esscher.engine.models.capture import capturing
+from esscher.engine.models.weights import head_weights
 from tests.engine.models.tiny import final_output, head_of, tiny_batch, tiny_model
 
 LINEAR = ["bert", "roberta", "distilbert", "gpt2", "gpt2 scaled", "mpnet", "big_bird"]

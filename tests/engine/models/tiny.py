@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import esscher
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.transformers_library import quiet
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -9,7 +9,7 @@ import torch
 import esscher
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.engine.models import head_weights
+from esscher.engine.models.weights import head_weights
 from esscher.engine.sampled import context, pooled
 from esscher.engine.sampled.context import (
     _sampled,
@@ -21,7 +21,8 @@ from esscher.engine.sampled.context import (
 )
 from esscher.engine.sampled.layer import moment_errors, norms, output_gram, output_moments
 from esscher.engine.sampled.pooled import measure_pooled
-from esscher.engine.text import collect_cloud, iterate_passages, read_passages
+from esscher.engine.text.collect import collect_cloud, iterate_passages
+from esscher.engine.text.packing import read_passages
 from tests.engine.models.folders import tiny, words
 
 

@@ -12,7 +12,7 @@ import torch
 from esscher.engine.attention.outputs import attend
 from esscher.engine.sampled import pooled
 from esscher.engine.sampled.pooled import pooled_reference
-from esscher.engine.text import LayerCloud
+from esscher.engine.text.cloud import LayerCloud
 
 TOKENS, D, SEEDS = 4_000, 6, 60
 #: Six query heads in groups of three, of which some are chosen: groups that are not whole.
@@ -111,7 +111,7 @@ MEASURED = """
 import resource, sys
 import numpy as np
 from esscher.engine.sampled import pooled
-from esscher.engine.text import LayerCloud, read_rows
+from esscher.engine.text.cloud import LayerCloud, read_rows
 
 arrays = [
     np.lib.format.open_memmap(f"{sys.argv[1]}/{kind}.npy", "w+", np.float32, (1, 600_000, 64))

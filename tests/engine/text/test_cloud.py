@@ -11,16 +11,12 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models import capturing, wrap_model
-from esscher.engine.text import (
-    cloud_bytes,
-    collect_cloud,
-    open_cloud,
-    read_passages,
-    read_rows,
-    seen_cloud,
-)
+from esscher.engine.models.capture import capturing
+from esscher.engine.models.loaded import wrap_model
 from esscher.engine.text import collect as cloud_writer
+from esscher.engine.text.cloud import cloud_bytes, open_cloud, read_rows, seen_cloud
+from esscher.engine.text.collect import collect_cloud
+from esscher.engine.text.packing import read_passages
 from tests.engine.models.folders import encoder_tokenizer, tiny, words
 from tests.engine.models.tiny import tiny_model
 

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from esscher.engine.text import iterate_passages, read_passages, visit_passages
+from esscher.engine.text.collect import iterate_passages, visit_passages
+from esscher.engine.text.packing import read_passages
 from tests.engine.models.folders import tiny, words
 
 

@@ -17,8 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text import read_text
-from esscher.engine.text.documents import PIECE
+from esscher.engine.text.documents import PIECE, read_text
 
 PROSE = "One line of text.\nAnd another, with an umlaut: ä.\n"
 

@@ -9,8 +9,9 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
-from esscher.engine.models import wrap_model
-from esscher.engine.text import Document, first_passages, passages, read_passages, read_text
+from esscher.engine.models.loaded import wrap_model
+from esscher.engine.text.documents import Document, read_text
+from esscher.engine.text.packing import first_passages, passages, read_passages
 from tests.engine.models.folders import SENTENCE, decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.studies.context.study import HeadContext, count_done, doublings, saturation
 from esscher.studies.context.work import SINKS, layer_changes
 from tests.engine.cache.inputs import layer_inputs

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.engine.models import wrap_model
-from esscher.engine.text import passages, read_text
+from esscher.engine.models.loaded import wrap_model
+from esscher.engine.text.documents import read_text
+from esscher.engine.text.packing import passages
 from esscher.studies.deep.sampling import SampledPassage
 from tests.engine.models.folders import (
     WORDS,

@@ -10,8 +10,10 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.engine.models import LayerInputs, wrap_model
-from esscher.engine.text import passages, read_text
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import wrap_model
+from esscher.engine.text.documents import read_text
+from esscher.engine.text.packing import passages
 from esscher.studies.deep.sampling import (
     SampledPassage,
     draw_keys,

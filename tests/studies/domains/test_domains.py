@@ -13,7 +13,7 @@ import pytest
 import esscher
 import esscher.studies.domains.measure as running
 from esscher.core.errors import InputError
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.runs.folder import Cell
 from esscher.runs.report import page_of
 from esscher.show.content import draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import esscher
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from tests.engine.models.folders import decoder_tokenizer
 from tests.studies.plan.small import DECODER, OPTIONS, prose, roomy, tiny
 

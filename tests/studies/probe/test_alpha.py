@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from esscher.engine.models import wrap_model
+from esscher.engine.models.loaded import wrap_model
 from esscher.studies.probe import probe
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, words
 from tests.engine.models.tiny import tiny_model

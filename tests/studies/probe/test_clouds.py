@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text import stored_layers
+from esscher.engine.text.cloud import stored_layers
 from esscher.engine.text.collect import CloudWriter
 from esscher.studies.probe import probe, work
 from tests.engine.models.folders import tiny, words

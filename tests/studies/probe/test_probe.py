@@ -13,8 +13,10 @@ from click.testing import CliRunner
 
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.engine.models import head_weights, wrap_model
-from esscher.engine.text import iterate_passages, read_passages
+from esscher.engine.models.loaded import wrap_model
+from esscher.engine.models.weights import head_weights
+from esscher.engine.text.collect import iterate_passages
+from esscher.engine.text.packing import read_passages
 from esscher.runs.registry import load
 from esscher.studies.probe import Probe, probe
 from tests.engine.models.demo import demo_model

@@ -14,7 +14,9 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS
-from esscher.engine.text import passages, read_text, visit_passages
+from esscher.engine.text.collect import visit_passages
+from esscher.engine.text.documents import read_text
+from esscher.engine.text.packing import passages
 from esscher.math.statistics import LAWS
 from esscher.studies.sparse import Sparse, sparse
 from esscher.studies.sparse.measure import choose_queries, measure_passage

@@ -18,7 +18,7 @@ from esscher.core.validation import Array
 from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
-    from esscher.engine.models import LoadedModel
+    from esscher.engine.models.loaded import LoadedModel
 
 #: Powers of the scores in the samples, among which each key head has its own.
 POWERS = (0.5, 0.75, 1.0, 1.5)

@@ -21,7 +21,7 @@ from esscher.engine.cache.repeating import Instruction
 from esscher.engine.cache.scores import WINDOW
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import LoadedModel
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
 #: What becomes of tokens after the prompt: all are kept, or they share the budgets.

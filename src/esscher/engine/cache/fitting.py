@@ -24,7 +24,7 @@ from torch import Tensor
 
 from esscher.engine.cache.scores import capped, last_bias, moves
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.weights import Rotation, rotate
 
 #: Queries of all heads of a key head together. With more of them nothing was gained on SmolLM2.

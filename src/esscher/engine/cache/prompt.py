@@ -17,7 +17,8 @@ from esscher.engine.cache.repeating import CHUNK, repeat_prompt
 from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import LayerInputs, LoadedModel
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.weights import rotation_of
 from esscher.engine.reading import read_prompt
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.weights import Rotation, rotate, rotate_back
 
 #: Queries taken at a time: a block of weights has so many rows, and a column for every key.

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from esscher.core.errors import InputError
-from esscher.engine.models import LayerInputs, LoadedModel, attention_override
+from esscher.engine.models.capture import attention_override
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
 #: The argument of a model that is its cache.

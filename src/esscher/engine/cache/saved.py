@@ -31,7 +31,7 @@ from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.scores import WINDOW
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import Kept, RecentQueries, RunningScores, one_list, packed
-from esscher.engine.models import LoadedModel, wrap_model
+from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.record import tensor_hash
 from esscher.engine.models.transformers_library import transformers_module
 

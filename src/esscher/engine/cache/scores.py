@@ -29,7 +29,7 @@ from esscher.engine.attention.arrays import Workers
 from esscher.engine.attention.compiled.kernel import kernel_for
 from esscher.engine.attention.compiled.ragged import weigh_compiled
 from esscher.engine.cache.budgets import Score
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.weights import Rotation, rotate
 
 #: Weights held at a time: a megabyte, which the cache of a core holds.

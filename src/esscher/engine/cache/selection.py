@@ -29,11 +29,11 @@ from esscher.engine.cache.budgets import Score, SelectionKind, TokenBudgets
 from esscher.engine.cache.fitting import QueryTargets, fit_kept, prompt_targets
 from esscher.engine.cache.scores import capped, prompt_scores
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.weights import rotation_of
 
 if TYPE_CHECKING:
-    from esscher.engine.models import LoadedModel
+    from esscher.engine.models.loaded import LoadedModel
 
 #: ``pi ~ (s + FLOOR mean(s))^power``: the floor is for keys that the observed queries overlooked.
 FLOOR = 0.1

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import LayerInputs
-from esscher.engine.models.inputs import QUERY_BLOCK
+from esscher.engine.models.inputs import QUERY_BLOCK, LayerInputs
 from esscher.engine.sampled.layer import (
     PRODUCTS,
     HeadNumbers,

@@ -26,7 +26,7 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention.outputs import Chunk, attend, nested_outputs, streamed_attention
-from esscher.engine.models import LayerInputs
+from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.sampled.context import delimiter_shares
 from esscher.engine.sampled.layer import (
     PRODUCTS,
@@ -38,9 +38,8 @@ from esscher.engine.sampled.layer import (
     projected_products,
 )
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
-from esscher.engine.text import CloudFile, LayerCloud, Passage, read_rows
-from esscher.engine.text.cloud import let_go
-from esscher.engine.text.packing import first_tokens
+from esscher.engine.text.cloud import CloudFile, LayerCloud, let_go, read_rows
+from esscher.engine.text.packing import Passage, first_tokens
 from esscher.math.coupling import CoupledMoments, RowMoments
 
 #: Up to this many tokens all of them are queries of the reference; beyond, there are two levels.

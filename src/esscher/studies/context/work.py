@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from esscher.core.options import AtMost
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
-from esscher.engine.text import Passage, visit_passages
-from esscher.engine.text.packing import first_passages
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.text.collect import visit_passages
+from esscher.engine.text.packing import Passage, first_passages
 from esscher.runs.executors import Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.context.study import ContextStudy, PassageCell

@@ -28,11 +28,12 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
-from esscher.engine.models.inputs import QUERY_BLOCK
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import QUERY_BLOCK, LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import Pass, PassageReader, check_supported, compare_laws, surprise
 from esscher.engine.sampled.sizes import PREFIX
-from esscher.engine.text import Passage, PassageSet, first_passages
+from esscher.engine.text.packing import Passage, PassageSet, first_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 from esscher.runs.executors import CellExecutor, Task

@@ -21,7 +21,8 @@ from esscher.runs.study import Study
 from esscher.studies.deep.result import TERCILES, WAYS, Deep, DeepCell
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.math.limits import GaussianStack, StackLimit
     from esscher.runs.study import OneBatch
     from esscher.studies.deep.sampling import DeepWork

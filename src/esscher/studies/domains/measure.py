@@ -20,20 +20,15 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import HeadNumbers
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
-from esscher.engine.text import (
-    Passage,
-    TextSource,
-    collect_cloud,
-    passages,
-    read_text,
-    visit_passages,
-)
-from esscher.engine.text.documents import source_name
-from esscher.engine.text.packing import BETWEEN
+from esscher.engine.text.collect import collect_cloud, visit_passages
+from esscher.engine.text.documents import TextSource, read_text, source_name
+from esscher.engine.text.packing import BETWEEN, Passage, passages
 from esscher.math.statistics import find_sinks, received_exponent
 from esscher.math.theory.cloud_table import map_errors
 from esscher.runs.folder import Cell

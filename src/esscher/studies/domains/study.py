@@ -19,7 +19,8 @@ from esscher.runs.study import OneBatch
 from esscher.studies.domains.result import BlockCell, Corpus, Domains
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
 
     Texts = Mapping[str, TextSource] | tuple[Corpus, ...]

@@ -112,7 +112,8 @@ def head_clouds(
     """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
-    from esscher.engine.text import first_passages, iterate_passages
+    from esscher.engine.text.collect import iterate_passages
+    from esscher.engine.text.packing import first_passages
 
     loaded = Setting("quick", 0, model, model, text).loaded(model)
     context = min(CONTEXT, loaded.max_positions)

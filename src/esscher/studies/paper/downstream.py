@@ -175,7 +175,7 @@ def _row(
 def _next_tokens(number: int, plan: DownstreamPlan, setting: Setting) -> Rows:
     """Next tokens of a decoder on one passage, against the dense model's and the text's."""
     from esscher.engine.reading import PassageReader
-    from esscher.engine.text import first_passages
+    from esscher.engine.text.packing import first_passages
 
     loaded = setting.loaded(setting.decoder)
     context = min(plan.context, loaded.max_positions)
@@ -278,7 +278,7 @@ def _end(reader: PassageReader, attention: SampledKeys | None) -> Tensor:
     """What the model says at its end, with sampled attention or its own."""
     import torch
 
-    from esscher.engine.models import attention_override
+    from esscher.engine.models.capture import attention_override
 
     with torch.no_grad():
         if attention is None:
@@ -319,8 +319,8 @@ def labelled_texts(model: str, context: int) -> LabelledTexts:
     package.
     """
     from esscher.engine.reading import PassageReader
-    from esscher.engine.text import Document, passages
-    from esscher.engine.text.documents import language_reference, standard_library
+    from esscher.engine.text.documents import Document, language_reference, standard_library
+    from esscher.engine.text.packing import passages
 
     loaded = Setting("quick", 0, model, model, "").loaded(model)
     families: dict[str, list[tuple[str, str]]] = {name: [] for name in CLASSES}

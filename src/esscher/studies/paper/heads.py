@@ -45,8 +45,8 @@ from esscher.studies.paper.ledger import (
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
-    from esscher.engine.models import HeadWeights
-    from esscher.engine.text import CloudFile
+    from esscher.engine.models.weights import HeadWeights
+    from esscher.engine.text.cloud import CloudFile
 
 #: Units of a measurement of all layers: unit i has the layers i, i + 6 and so on.
 PARTS = 6
@@ -76,10 +76,11 @@ def _cloud(
     setting: Setting, layers: tuple[int, ...], tokens: int
 ) -> tuple[CloudFile, dict[int, tuple[HeadWeights, Array | None]]]:
     """Tokens of some layers; by layer its weights, and the covariance of hidden states."""
-    from esscher.engine.models import head_weights
+    from esscher.engine.models.weights import head_weights
     from esscher.engine.sampled.pooled import PassageMoments
     from esscher.engine.sampled.sizes import FEWEST_KEYS
-    from esscher.engine.text import collect_cloud, read_passages
+    from esscher.engine.text.collect import collect_cloud
+    from esscher.engine.text.packing import read_passages
 
     loaded = setting.loaded(setting.encoder)
     context = loaded.outline.context(None, CONTEXT)
@@ -374,7 +375,8 @@ def window_errors(
 
 def _measure_windows(unit: Unit, setting: Setting) -> Rows:
     """One row per head and width; nothing for models that read shorter passages."""
-    from esscher.engine.text import first_passages, iterate_passages
+    from esscher.engine.text.collect import iterate_passages
+    from esscher.engine.text.packing import first_passages
 
     if not _reads_long(setting):
         return []

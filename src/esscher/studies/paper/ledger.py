@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from altair.typing import ChartType
 
-    from esscher.engine.models import LoadedModel
+    from esscher.engine.models.loaded import LoadedModel
 
 Scale: TypeAlias = Literal["quick", "standard", "paper"]
 Verdict: TypeAlias = Literal["holds", "contradicted", "undecided"]
@@ -126,7 +126,7 @@ class Setting:
 
 @lru_cache(maxsize=2)
 def _loaded(name: str) -> LoadedModel:
-    from esscher.engine.models import load_model
+    from esscher.engine.models.load import load_model
 
     return load_model(name)
 

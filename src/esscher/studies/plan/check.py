@@ -25,7 +25,8 @@ from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Rule
 from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
-from esscher.engine.models import LayerInputs, LoadedModel
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
 from esscher.engine.text.tasks.asking import ask, ask_each
 from esscher.engine.text.tasks.items import TaskItem

@@ -36,9 +36,11 @@ from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Rule
 from esscher.engine.cache.selection import Inclusion
-from esscher.engine.models import LayerInputs, LoadedModel, attention_override
+from esscher.engine.models.capture import attention_override
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader
-from esscher.engine.text import Passage
+from esscher.engine.text.packing import Passage
 
 #: Ways to select: a sample with each of the powers, and last the largest scores.
 SELECTIONS, LARGEST = len(POWERS) + 1, len(POWERS)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from esscher.engine.cache.cache import Decode, ReducedCache
-    from esscher.engine.models import LoadedModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
     from esscher.studies.plan.study import PlanStudy  # noqa: F401 - of the base class
 
@@ -543,7 +543,7 @@ class Plan(Result["PlanStudy"]):
 
     def _loaded(self, model: Any) -> LoadedModel:
         """Return the model, which must be the plan's."""
-        from esscher.engine.models import LoadedModel, wrap_model  # brings torch
+        from esscher.engine.models.loaded import LoadedModel, wrap_model  # brings torch
 
         loaded = model if isinstance(model, LoadedModel) else wrap_model(model)
         self.token_budgets.check_model(loaded)

@@ -22,7 +22,8 @@ from esscher.runs.result import NotFinished
 from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
     from esscher.studies.plan.work import PlanWork
 else:

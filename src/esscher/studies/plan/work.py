@@ -23,10 +23,10 @@ from esscher.engine.cache.budgets import POWERS, Grid
 from esscher.engine.cache.cache import check_reducible
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import rule_named
-from esscher.engine.models import AnyModel, LoadedModel, opened_model
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, check_supported
-from esscher.engine.text import Passage, PassageSet
-from esscher.engine.text.packing import cut_again, first_passages
+from esscher.engine.text.packing import Passage, PassageSet, cut_again, first_passages
 from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun

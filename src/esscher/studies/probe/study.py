@@ -26,7 +26,8 @@ from esscher.runs.model_study import ModelStudy
 from esscher.studies.probe.result import Probe, ProbeCell
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.studies.probe.work import ProbeWork
 
 #: Tokens of the cloud unless a number is given: pooled mode, and passages in context mode.

@@ -15,29 +15,17 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import (
-    AnyModel,
-    HeadWeights,
-    LayerInputs,
-    LoadedModel,
-    head_weights,
-    opened_model,
-)
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.models.weights import HeadWeights, head_weights
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import HeadNumbers, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
-from esscher.engine.text import (
-    CloudFile,
-    Passage,
-    PassageSet,
-    cloud_bytes,
-    collect_cloud,
-    read_passages,
-    seen_cloud,
-    stored_layers,
-    visit_passages,
-)
+from esscher.engine.text.cloud import CloudFile, cloud_bytes, seen_cloud, stored_layers
+from esscher.engine.text.collect import collect_cloud, visit_passages
+from esscher.engine.text.packing import Passage, PassageSet, read_passages
 from esscher.math.statistics import received_exponent, resampling_counts
 from esscher.math.statistics.records import ByMetric, Ends
 from esscher.math.tails.candidates import Cloud

@@ -22,10 +22,13 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS, PREFIX
-from esscher.engine.text import Passage, first_passages, visit_passages
+from esscher.engine.text.collect import visit_passages
+from esscher.engine.text.packing import Passage, first_passages
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
 from esscher.runs.executors import CellExecutor, Task

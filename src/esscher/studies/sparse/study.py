@@ -26,7 +26,8 @@ from esscher.runs.study import Study
 from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.runs.study import OneBatch
 
 

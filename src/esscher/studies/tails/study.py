@@ -39,7 +39,8 @@ from esscher.runs.result import Result, WithHeads
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.engine.models import AnyModel, LoadedModel
+    from esscher.engine.models.choice import AnyModel
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.runs.folder import CellRun
     from esscher.studies.tails.work import TailsWork
 

@@ -14,9 +14,11 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models import AnyModel, LayerInputs, LoadedModel, opened_model
-from esscher.engine.text import Passage, PassageSet, read_passages, visit_passages
-from esscher.engine.text.packing import equal_passages
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.inputs import LayerInputs
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.text.collect import visit_passages
+from esscher.engine.text.packing import Passage, PassageSet, equal_passages, read_passages
 from esscher.math.tails.cloud import FEWEST, CloudTails, cloud_tails, logit_shape, norm_shape
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
 from esscher.math.tails.directions import QUICK, THOROUGH, Effort
