@@ -61,7 +61,7 @@ def table_of(text, title):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_kind_that_is_stored_has_a_page(name):
-    assert part_of(name, "page")
+    assert part_of(name, "view")
     assert part_of(name, "charts")
 
 
