@@ -1,7 +1,7 @@
 """What ``esscher paper`` costs at a scale: CPU seconds of a part of it, and what all would take.
 
-Of every measurement the units with different options are found, one of each kind is measured with
-few replicates, and the rest follows by their number.
+Of every measurement one unit of each kind is measured, with few replicates or passages; the rest
+follows by their number.
 
     python -m benchmarks.study_cost --scale paper
 """
@@ -21,7 +21,9 @@ from esscher.studies.paper.study import DECODER, ENCODER, TEXT
 
 RESULTS = Path(__file__).parent / "results" / "study_cost.json"
 #: Options that tell units apart only by their number, not by their cost.
-NUMBERS = ("first", "part", "head", "layer")
+NUMBERS = ("first", "part", "head", "layer", "passage")
+#: What is measured of a unit instead of all: its cost is proportional to these.
+FEW = {"replicates": 2, "passages": 6}
 
 
 def kind(unit: dict[str, Any]) -> str:
@@ -33,7 +35,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", default="paper", choices=("quick", "standard", "paper"))
     parser.add_argument("--only", nargs="*", default=list(MEASUREMENTS))
-    parser.add_argument("--replicates", type=int, default=2, help="instead of those of a unit")
     asked = parser.parse_args()
     setting = Setting(asked.scale, 0, ENCODER, DECODER, TEXT)
     setting.loaded(ENCODER), setting.loaded(DECODER)
@@ -47,9 +48,10 @@ def main() -> None:
         for same in kinds.values():
             unit = dict(same[0])
             share = 1.0
-            if "replicates" in unit and unit["replicates"] > asked.replicates:
-                share = unit["replicates"] / asked.replicates
-                unit["replicates"] = asked.replicates
+            for option, few in FEW.items():
+                if unit.get(option, 0) > few:
+                    share = unit[option] / few
+                    unit[option] = few
             start = time.process_time()
             call_alone(MEASUREMENTS[name].measure, unit, setting)
             seconds += (time.process_time() - start) * share * len(same)

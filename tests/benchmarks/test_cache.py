@@ -18,33 +18,11 @@ from esscher.core.errors import InputError
 from tests.engine.models.folders import random_words, tiny
 
 PREFIX, BUDGET = 200, "0.5"
-OPTIONS = [
-    "data",
-    "--out",
-    "out",
-    "--passages",
-    "2",
-    "--prefix",
-    str(PREFIX),
-    "--lengths",
-    "208",
-    "--curve-budgets",
-    f"0.25,{BUDGET}",
-    "--budgets",
-    BUDGET,
-    "--scores",
-    "all,last,repeat",
-    "--prose",
-    "1,4",
-    "--tasks",
-    "needle",
-    "--task-budgets",
-    f"0.25,{BUDGET}",
-    "--task-prefix",
-    f"{PREFIX},208",
-    "--items",
-    "2",
-]
+OPTIONS = (
+    f"data --out out --passages 2 --prefix {PREFIX} --lengths 208 --curve-budgets 0.25,{BUDGET} "
+    f"--budgets {BUDGET} --scores all,last,repeat --prose 1,4 --tasks needle "
+    f"--task-budgets 0.25,{BUDGET} --task-prefix {PREFIX},208 --items 2"
+).split()
 
 
 @pytest.fixture(scope="module")
@@ -67,17 +45,13 @@ def run(model, texts, tmp_path_factory):
     return comparison
 
 
+def checked_plan(model, text, **options):
+    options |= {"budget": 0.5, "prefix": PREFIX, "query_count": 12}
+    return esscher.plan(model, [random_words()], check=text, **options)
+
+
 def test_the_same_as_a_plan_and_its_check(run, model, texts):
-    plan = esscher.plan(
-        model,
-        [random_words()],
-        check=texts["novel"],
-        budget=0.5,
-        prefix=PREFIX,
-        query_count=12,
-        check_passages=2,
-        against="all",
-    )
+    plan = checked_plan(model, texts["novel"], check_passages=2, against="all")
     rows = stored_rows(run.out)
     curves = rows[(rows["part"] == "curves") & (rows["text"] == "novel") & (rows["budget"] == 0.5)]
     for name, found in plan.check.configurations.items():
@@ -91,16 +65,7 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
     sources = Sources(model, [random_words()], tmp_path / "calibration", queries=12)
     comparison = Comparison(sources, {"novel": texts["novel"]}, tmp_path)
     run_parts(comparison, ("curves",), arguments().parse_args(OPTIONS))
-    plan = esscher.plan(
-        model,
-        [random_words()],
-        check=texts["novel"],
-        budget=0.5,
-        prefix=PREFIX,
-        query_count=12,
-        check_passages=2,
-        against="snapkv",
-    )
+    plan = checked_plan(model, texts["novel"], check_passages=2, against="snapkv")
     assert plan.sliding
     rows = stored_rows(tmp_path)
     rows = rows[rows["budget"] == 0.5]
@@ -110,19 +75,8 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
 
 
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
-    plan = esscher.plan(
-        model,
-        [random_words()],
-        check=texts["novel"],
-        budget=0.5,
-        prefix=PREFIX,
-        query_count=12,
-        passages=3,
-        check_passages=4,
-        tasks="needle",
-        task_items=2,
-        against="kvzip,adakv",
-    )
+    options = {"passages": 3, "check_passages": 4, "tasks": "needle", "task_items": 2}
+    plan = checked_plan(model, texts["novel"], against="kvzip,adakv", **options)
     rows = stored_rows(run.out)
     for name, found in plan.check.tasks["needle"].items():
         own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]

@@ -173,31 +173,9 @@ def test_nobody_reads_what_is_printed(tmp_path: Path, words: list[str]) -> None:
 def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
     """As SLURM sends it: workers must not turn it into a lack of memory."""
     out = tmp_path / "run"
-    words = [
-        "sweep",
-        "gaussian",
-        "--dim",
-        "3",
-        "--horizon",
-        "1",
-        "--sizes",
-        "50,700",
-        "--seed",
-        "3",
-    ]
+    words = "sweep gaussian --dim 3 --horizon 1 --sizes 50,700 --seed 3 --replicates 3000 --out"
     child = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "esscher",
-            *words,
-            "--replicates",
-            "3000",
-            "--out",
-            str(out),
-            "--workers",
-            str(workers),
-        ],
+        [sys.executable, "-m", "esscher", *words.split(), str(out), "--workers", str(workers)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -84,20 +84,8 @@ def test_stopped_and_resumed(here: Path, tmp_path: Path, monkeypatch: pytest.Mon
     def stop(self: Task) -> None:
         raise KeyboardInterrupt
 
-    words = (
-        "deep",
-        "encoder",
-        "--text",
-        "a.txt",
-        "--context",
-        40,
-        "--passages",
-        2,
-        "--sizes",
-        "4,8",
-        "--out",
-        tmp_path / "run",
-    )
+    command = "deep encoder --text a.txt --context 40 --passages 2 --sizes 4,8 --out"
+    words = (*command.split(), tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(Task, "__call__", stop)
         result = run(*words)

@@ -75,23 +75,6 @@ def test_a_law_without_limit_is_an_answer() -> None:
     assert student["limit"]["fraction"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("law", "said"),
-    [
-        ("mixture", "tokens are not Gaussian: "),
-        ("sphere", "tokens are bounded: "),
-        ("cube", "tokens are bounded: "),
-        ("signs", "tokens are bounded: "),
-    ],
-)
-def test_other_laws_say_what_the_theory_is(law: str, said: str) -> None:
-    result = run("theory", "--law", law, "--horizon", "0.5", "--dim", "2", "--json")
-    assert result.exit_code == 0, result.output
-    out = json.loads(result.output)
-    assert out["limit"]["exists"] is True
-    assert out["notes"][0].startswith(said)
-
-
 BAD = [
     (("theory",), "--horizon 1.5"),
     (("theory", "--horizon", "-1"), "horizon is -1.0"),
@@ -122,14 +105,6 @@ def test_bad_input_is_one_clear_error(arguments: tuple[str, ...], words: str) ->
     assert "Error:" in result.output
     assert words in result.output
     assert "Traceback" not in result.output
-
-
-def test_an_unwritable_figure_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "figure.png"
-    result = run("theory", "--horizon", "1", "--sizes", "10,20", "--figure", str(path))
-    assert result.exit_code == 2
-    assert "Error:" in result.output
 
 
 def test_the_installed_command_runs() -> None:

@@ -13,10 +13,8 @@ from esscher.core.shown import (
     between,
     counted,
     plain_count,
-    rates_said,
     shown,
     two_digits,
-    visible,
     with_error,
     with_interval,
 )
@@ -116,10 +114,3 @@ def test_intervals() -> None:
 )
 def test_formats(value, how, text):
     assert shown(value, how) == text
-
-
-def test_rates_and_tokens_in_words() -> None:
-    counts = {"at 1/2": 1, "below": 2, "above": 4, "undecided": 3}
-    words = "like 1/sqrt(n) in 1 head, more slowly in 2, faster in 4, undecided in 3"
-    assert rates_said(counts, "head") == words
-    assert visible("a\n\u202eb é") == "a\\n\\u202eb é"

@@ -8,10 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import esscher
-from esscher.cli import main
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.engine.models.load import load_model
@@ -59,18 +57,6 @@ def test_parts_that_lead_elsewhere_are_not_filled(tmp_path):
     with pytest.raises(InputError, match="is a link"):
         esscher.sweep(head, (16, 32), 2, out=run, progress=False)
     assert not list(elsewhere.iterdir())
-
-
-@pytest.mark.parametrize("what", ["link", "pipe"])
-def test_outputs_replace_regular_files_only(what, tmp_path, outside, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    place = Path("there.png")
-    os.mkfifo(place) if what == "pipe" else place.symlink_to(outside)
-    words = ["theory", "--horizon", "0.5", "--sizes", "1e3:1e6", "--figure", "there.png"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2, result.output
-    assert f"is a {what}" in result.output
-    assert outside.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "A", "x" * 500, "x\0"])

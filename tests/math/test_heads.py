@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -71,35 +73,26 @@ def test_symmetries_change_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed + 1)
     turn = rotation(rng, 5)
     law = head.law
-    rotated = esscher.weight_head(
-        esscher.laws.Gaussian(turn @ law.mean, turn @ law.covariance @ turn.T),
-        query=head.query_weight @ turn.T,
-        key=head.key_weight @ turn.T,
-        value=head.value_weight @ turn.T,
-        query_bias=head.query_bias,
-        key_bias=head.key_bias,
-        value_bias=head.value_bias,
+    rotated = replace(
+        head,
+        law=esscher.laws.Gaussian(turn @ law.mean, turn @ law.covariance @ turn.T),
+        query_weight=head.query_weight @ turn.T,
+        key_weight=head.key_weight @ turn.T,
+        value_weight=head.value_weight @ turn.T,
     )
     mix = rng.standard_normal((3, 3)) + 2 * np.eye(3)  # q -> L'q, k -> L^{-1}k keeps every logit
-    rescaled = esscher.weight_head(
-        law,
-        query=mix.T @ head.query_weight,
-        key=np.linalg.solve(mix, head.key_weight),
-        value=head.value_weight,
+    rescaled = replace(
+        head,
+        query_weight=mix.T @ head.query_weight,
+        key_weight=np.linalg.solve(mix, head.key_weight),
         query_bias=mix.T @ head.query_bias,
         key_bias=np.linalg.solve(mix, head.key_bias),
-        value_bias=head.value_bias,
     )
-    biased = esscher.weight_head(
-        law,
-        query=head.query_weight,
-        key=head.key_weight,
-        value=head.value_weight,
-        query_bias=head.query_bias,
+    biased = replace(
+        head,
         key_bias=head.key_bias + rng.standard_normal(3),
         value_bias=head.value_bias + rng.standard_normal(2),
     )
-    # scaled() folds its factor into the query weights, which the three copies above use
     base = numbers(head)
     for other in (rotated, rescaled, biased):
         for name, value in numbers(other).items():
@@ -108,15 +101,7 @@ def test_symmetries_change_nothing(seed: int) -> None:
 
 def test_key_biases_do_not_change_the_limit_but_value_biases_shift_it() -> None:
     head = random_head(4)
-    moved = esscher.weight_head(
-        head.law,
-        query=head.query_weight,
-        key=head.key_weight,
-        value=head.value_weight,
-        query_bias=head.query_bias,
-        key_bias=head.key_bias + 3.0,
-        value_bias=head.value_bias + 1.0,
-    )
+    moved = replace(head, key_bias=head.key_bias + 3.0, value_bias=head.value_bias + 1.0)
     tilts = np.random.default_rng(0).standard_normal((7, 3))
     np.testing.assert_allclose(moved.limit_map(tilts), head.limit_map(tilts) + 1.0)
 
@@ -145,11 +130,7 @@ def test_gaussian_head_defaults() -> None:
 
 def test_array_head_is_the_empirical_law() -> None:
     rng = np.random.default_rng(6)
-    q, k, v = (
-        rng.standard_normal((40, 3)),
-        rng.standard_normal((40, 3)),
-        rng.standard_normal((40, 2)),
-    )
+    q, k, v = (rng.standard_normal((40, d)) for d in (3, 3, 2))
     head = esscher.array_head(q, k, v)
     weights = np.exp(q @ k.T / np.sqrt(3))
     weights /= weights.sum(axis=1, keepdims=True)

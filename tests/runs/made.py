@@ -32,13 +32,13 @@ HOSTILE = "a $x_{$ <b> & \\frac \x07 $y$"
 SIZES = (16, 32, 64)
 
 
-def _model(name: str) -> Any:
+def wrapped(name: str) -> Any:
     model = tiny_model(name)
     tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
     return wrap_model(model.model, tokenizer, name=HOSTILE)
 
 
-def _text(seed: int = 0, count: int = 2500) -> list[str]:
+def random_text(seed: int = 0, count: int = 2500) -> list[str]:
     return [" ".join(np.random.default_rng([seed, 11]).choice(WORDS, size=count))]
 
 
@@ -50,8 +50,8 @@ def make(name: str) -> tuple[str, Any]:
 
 def _probe() -> Any:
     return esscher.probe(
-        _model("bert"),
-        _text(),
+        wrapped("bert"),
+        random_text(),
         tokens=300,
         context=62,
         layers=[0, 2],
@@ -63,8 +63,8 @@ def _probe() -> Any:
 
 def _one_head() -> Any:
     return esscher.probe(
-        _model("bert"),
-        _text(),
+        wrapped("bert"),
+        random_text(),
         tokens=300,
         context=62,
         layers=[1],
@@ -103,8 +103,8 @@ def _sparse_law() -> Any:
 
 def _sparse() -> Any:
     return esscher.sparse(
-        _model("bert"),
-        _text(),
+        wrapped("bert"),
+        random_text(),
         context=62,
         passages=2,
         draws=2,
@@ -120,20 +120,20 @@ def _deep_stack() -> Any:
 
 def _deep() -> Any:
     return esscher.deep(
-        _model("llama"), _text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
+        wrapped("llama"), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
     )
 
 
 def _tails() -> Any:
     return esscher.tails(
-        _model("bert"), _text(), tokens=1000, context=48, layers=[0, 1], heads=[0, 3]
+        wrapped("bert"), random_text(), tokens=1000, context=48, layers=[0, 1], heads=[0, 3]
     )
 
 
 def _domains() -> Any:
-    texts = {"one": _text(1), "$2_{$ & <b>": _text(2), "$3$": _text(3)}
+    texts = {"one": random_text(1), "$2_{$ & <b>": random_text(2), "$3$": random_text(3)}
     return esscher.domains(
-        _model("bert"),
+        wrapped("bert"),
         texts,
         blocks=4,
         block_tokens=120,
@@ -145,9 +145,9 @@ def _domains() -> Any:
 
 def _plan() -> Any:
     return esscher.plan(
-        _model("llama"),
-        _text(1),
-        check=_text(2),
+        wrapped("llama"),
+        random_text(1),
+        check=random_text(2),
         budget=0.5,
         prefix=40,
         query_count=8,

@@ -31,6 +31,9 @@ ENVIRONMENT = os.environ | {
 }
 
 
+NO_DASHBOARD = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+
+
 class Machines:
     """Starts a scheduler and workers; whatever still runs at the end is killed."""
 
@@ -46,13 +49,7 @@ class Machines:
         process = self._start(
             "scheduler",
             "distributed.cli.dask_scheduler",
-            "--host",
-            self.address,
-            "--no-dashboard",
-            "--dashboard-address",
-            "127.0.0.1:0",
-            "--scheduler-file",
-            str(file),
+            *("--host", self.address, *NO_DASHBOARD, "--scheduler-file", str(file)),
         )
         end = time.monotonic() + 120
         while True:
@@ -69,14 +66,8 @@ class Machines:
             f"worker-{len(self._processes)}",
             "distributed.cli.dask_worker",
             self.address,
-            "--nthreads",
-            "1",
-            "--no-dashboard",
-            "--dashboard-address",
-            "127.0.0.1:0",
-            "--nanny" if nanny else "--no-nanny",
-            "--local-directory",
-            str(self.folder),
+            *("--nthreads", "1", *NO_DASHBOARD, "--nanny" if nanny else "--no-nanny"),
+            *("--local-directory", str(self.folder)),
         )
 
     def stop(self) -> None:

@@ -93,10 +93,3 @@ def test_a_damaged_configuration_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         read_run(tmp_path)
-
-
-def test_names_cannot_lead_out_of_the_directory(tmp_path):
-    with start(tmp_path) as run:
-        for name in ("../x", "a/b", "", "..", "A"):
-            with pytest.raises(InputError, match="is not a cell name"):
-                run.write(name, Cell({}))

@@ -110,15 +110,7 @@ def test_a_model_in_memory_is_shared_with_workers(
     with connected(cluster.address) as executor:
         for where, chosen in (("here", None), ("there", executor)):
             out = tmp_path / where
-            domains(
-                loaded,
-                texts,
-                blocks=6,
-                block_tokens=120,
-                context=40,
-                out=out,
-                executor=chosen,
-                progress=False,
-            )
+            small = {"blocks": 6, "block_tokens": 120, "context": 40, "progress": False}
+            domains(loaded, texts, **small, out=out, executor=chosen)
             found.append(stored_bytes(out))
     assert found[0] == found[1]

@@ -18,27 +18,15 @@ from tests.runs.processes import ENVIRONMENT, Machines, machines
 
 # So many that a sweep cannot be over before a test that has to wait for its turn kills something.
 REPLICATES, SIZES = 120, "20:2000:4"
-OPTIONS = [
-    "gaussian",
-    "--dim",
-    "6",
-    "--horizon",
-    "0.9",
-    "--alpha",
-    "0.5,1",
-    "--sizes",
-    SIZES,
-    "--replicates",
-    str(REPLICATES),
-    "--seed",
-    "7",
-    "--no-predict",
-]
+OPTIONS = (
+    f"gaussian --dim 6 --horizon 0.9 --alpha 0.5,1 --sizes {SIZES} --replicates {REPLICATES} "
+    "--seed 7 --no-predict"
+)
 
 
 def start(found: Machines, out: Path) -> subprocess.Popen[str]:
     """The command, in a process of its own."""
-    command = [sys.executable, "-m", "esscher", "sweep", *OPTIONS, "--out", str(out)]
+    command = [sys.executable, "-m", "esscher", "sweep", *OPTIONS.split(), "--out", str(out)]
     return subprocess.Popen(
         [*command, "--scheduler", found.address],
         stdout=subprocess.DEVNULL,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-
-import pytest
 
 import esscher
 from esscher.studies.sweep import sweep
@@ -43,14 +40,3 @@ def test_any_executor_and_any_order() -> None:
     with ThreadPoolExecutor(3) as threads:
         assert_same(alone, sweep(head, SIZES, 5, 1, executor=threads))
         assert threads.submit(int, "7").result() == 7  # it was not shut down
-
-
-def test_a_worker_that_dies_is_a_clear_error() -> None:
-    class Broken(ThreadPoolExecutor):
-        def submit(self, function, /, *arguments, **named):  # type: ignore[no-untyped-def]
-            future: Future[object] = Future()
-            future.set_exception(BrokenProcessPool("terminated abruptly"))
-            return future
-
-    with Broken(1) as broken, pytest.raises(esscher.InputError, match="fewer workers"):
-        sweep(esscher.gaussian_head(0.5), [5, 10], 1, executor=broken)

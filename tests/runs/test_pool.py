@@ -28,28 +28,13 @@ from esscher.runs.executors import (
     use_threads,
 )
 from esscher.runs.pool import LocalPool, OnFutures
-
-
-def square(x: float) -> float:
-    """Return a result."""
-    return x * x
+from tests.runs.processes import deadly, refusing, square
 
 
 def failing(x: float, folder: str) -> float:
     """Raise an exception each time, and leave a file that says so."""
     (Path(folder) / f"{time.monotonic_ns()}").touch()
     raise RuntimeError(f"no result for {x:g}\nat all")
-
-
-def refusing(x: float) -> float:
-    """Say that the input cannot be used."""
-    raise InputError(f"x is {x:g}; it must be something else")
-
-
-def deadly(x: float) -> float:
-    """Die, as a process does for which there is no memory."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    return x
 
 
 def slow(seconds: float) -> None:

@@ -17,7 +17,6 @@ import esscher
 import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.runs.registry import STUDIES, part_of
 from esscher.runs.report import page_of
 from esscher.show.content import Drawn
 from esscher.show.frames import records
@@ -57,12 +56,6 @@ def data_of(text):
 
 def table_of(text, title):
     return next(one for one in data_of(text)["data"].values() if one["title"] == title)
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_kind_that_is_stored_has_a_page(name):
-    assert part_of(name, "page")
-    assert part_of(name, "charts")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.runs.registry import part_of
 from esscher.show.save import chart_bytes
-from tests.runs.made import HOSTILE, RUNS, make
-from tests.show.drawn import texts
+from tests.runs.made import RUNS, make
 
 STORED = [name for name in RUNS if name != "theory"]
 
@@ -57,11 +56,3 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)
     for ending, data in once.items():
         assert (tmp_path / f"figure{ending}").read_bytes() == data
-
-
-def test_titles_can_be_left_out_or_given():
-    found = make("context")[1]
-    words = HOSTILE.replace("\x07", "\ufffd").split()
-    assert all(word in " ".join(texts(found.plot())) for word in words)
-    assert not any("\\frac" in text for text in texts(found.plot(title="")))
-    assert "Costs $5 and $6" in texts(found.plot(title="Costs $5 and $6"))

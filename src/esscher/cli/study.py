@@ -183,7 +183,7 @@ def print_result(result: Result[Any], everything: bool = False) -> None:
     console.say(result.answer(), "bold")
     if isinstance(study, WithModel) and study.model_record.note:
         console.say(f"Note: {study.model_record.note}.")
-    printed = part_of(study.name, "printed")
+    printed = part_of(study.name, "view")
     if printed is not None:
         printed.print_result(result, console, *([everything] if study.abridged else []))
         return

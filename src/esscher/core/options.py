@@ -153,32 +153,23 @@ def options_of(study: type) -> tuple[Option, ...]:
         metas = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Meta) and m.extra]
         if not metas:
             raise TypeError(f"{study.__name__}.{name} has no option(...) in its type")
+        kind, *bounds = get_args(hint)
+        rest = [part for part in get_args(kind) if part is not NoneType]
+        if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
+            hint = Annotated[rest[0], *bounds] | None  # the bounds are those of what is not None
         extra: dict[str, Any] = dict(metas[-1].extra or {})
+        extra["key"] = extra["key"] or name
         options.append(
             Option(
                 name=name,
-                type=get_args(hint)[0],
-                annotation=_bounded(hint),
+                type=kind,
+                annotation=hint,
                 help=metas[-1].description or "",
-                metavar=extra["metavar"],
-                stored=extra["stored"],
-                changeable=extra["changeable"],
-                added=extra["added"],
-                command=extra["command"],
-                key=extra["key"] or name,
                 default=field.default,
+                **extra,
             )
         )
     return tuple(options)
-
-
-def _bounded(hint: Any) -> Any:
-    """A type with its bounds; where None is allowed as well, they are those of the other type."""
-    kind, *metas = get_args(hint)
-    rest = [part for part in get_args(kind) if part is not NoneType]
-    if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
-        return Annotated[rest[0], *metas] | None
-    return hint
 
 
 def checked(option: Option, value: Any) -> Any:

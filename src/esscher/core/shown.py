@@ -38,17 +38,16 @@ def printable(text: str) -> str:
     return "".join(shown)
 
 
-def shortened(value: object, length: int = SHOWN) -> str:
-    """A value for a message: printable, and no longer than ``length`` characters."""
+def shortened(value: object) -> str:
+    """A value for a message: printable, and no longer than ``SHOWN`` characters."""
     if isinstance(value, dict):
         return f"an object with {len(value)} fields"
     if isinstance(value, list) and len(value) > 8:
         return f"a list of {len(value)} entries"
     if isinstance(value, int) and not -WIDE < value < WIDE:
         return f"a whole number of {value.bit_length()} bits"
-    text = repr(value[: length + 1] if isinstance(value, str) else value)
-    text = printable(text)
-    return text if len(text) <= length else text[: length - 3] + "..."
+    text = printable(repr(value[: SHOWN + 1] if isinstance(value, str) else value))
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
 #: Numbers beyond are not printed: Python refuses more than 4300 digits.
@@ -202,9 +201,9 @@ def with_interval(value: float, ends: tuple[float, float]) -> str:
     return between(value, ends) if half > abs(value) else with_error(value, half)
 
 
-def counted(number: int, thing: str, several: str | None = None) -> str:
+def counted(number: int, thing: str) -> str:
     """A number with its noun: ``1 head``, ``2 heads``."""
-    return f"{number:,} {thing if number == 1 else several or thing + 's'}"
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def byte_count(number: float) -> str:

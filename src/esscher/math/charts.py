@@ -151,7 +151,20 @@ HEIGHT = 200.0
 def draw_rate(rate: Rate) -> Plot:
     """Draw a rate; lines to compare with start at the fit's value at the smallest size."""
     grid = np.geomspace(rate.sizes[0], rate.sizes[-1], PLACES)
-    curves = _curves(rate, grid)
+    # name, colour, dashes and errors of every line, those to compare with first
+    curves: list[tuple[str, str, tuple[int, ...], Array]] = []
+    for field, (words, colour, dash) in COMPARED.items():
+        beta = getattr(rate, field)
+        if beta is not None:
+            through = rate.fitted[0] * (grid / grid[0]) ** -beta
+            curves.append((f"{words} {beta:.3f}", colour, dash, through))
+    least, most = rate.interval
+    sure = "" if least is None or most is None else f" ({least:.3f} to {most:.3f})"
+    words = f"fit {rate.exponent:.3f}{sure}"
+    curves.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
+    if rate.law != "power":
+        bent = rate.selection.laws[rate.law].error(grid)
+        curves.append((law_words(rate.law), BLACK, DASHED, bent))
     measured = f"{rate.summary} of {counted(rate.n_replicates, 'replicate')}"
     series = Series(
         "curve",
@@ -182,21 +195,3 @@ def draw_rate(rate: Rate) -> Plot:
         ]
         below.append(bands(ends, x, y))
     return Plot(figure([panel(*below, *marks, height=HEIGHT)], title))
-
-
-def _curves(rate: Rate, grid: Array) -> list[tuple[str, str, tuple[int, ...], Array]]:
-    """Name, colour, dashes and errors of every line, those to compare with first."""
-    curves = []
-    for field, (words, colour, dash) in COMPARED.items():
-        beta = getattr(rate, field)
-        if beta is not None:
-            through = rate.fitted[0] * (grid / grid[0]) ** -beta
-            curves.append((f"{words} {beta:.3f}", colour, dash, through))
-    low, high = rate.interval
-    sure = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
-    words = f"fit {rate.exponent:.3f}{sure}"
-    curves.append((words, BLUE, WHOLE, rate.constant * grid**-rate.exponent))
-    if rate.law != "power":
-        bent = rate.selection.laws[rate.law].error(grid)
-        curves.append((law_words(rate.law), BLACK, DASHED, bent))
-    return curves

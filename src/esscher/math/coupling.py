@@ -42,34 +42,6 @@ class Moments:
     cov_tv: Array
     cov_kv: Array
 
-    @property
-    def key_dim(self) -> int:
-        """Dimension of keys and tilts."""
-        return len(self.mean_k)
-
-    @property
-    def value_dim(self) -> int:
-        """Dimension of values."""
-        return len(self.mean_v)
-
-    @classmethod
-    def from_rows(cls, tilts: Array, keys: Array, values: Array) -> Moments:
-        """Moments of the empirical law of rows."""
-        means = [x.mean(axis=0) for x in (tilts, keys, values)]
-        t, k, v = (x - m for x, m in zip((tilts, keys, values), means, strict=True))
-        n = len(keys)
-        return cls(
-            mean_t=means[0],
-            mean_k=means[1],
-            mean_v=means[2],
-            cov_tt=t.T @ t / n,
-            cov_kk=k.T @ k / n,
-            cov_vv=v.T @ v / n,
-            cov_tk=t.T @ k / n,
-            cov_tv=t.T @ v / n,
-            cov_kv=k.T @ v / n,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
@@ -233,9 +205,9 @@ class RowMoments:
     @classmethod
     def of(cls, rows: Array) -> RowMoments:
         """Of rows that are all there."""
-        found = cls()
-        found.add(rows)
-        return found
+        moments = cls()
+        moments.add(rows)
+        return moments
 
     def add(self, rows: Array) -> None:
         """Take in some more rows."""

@@ -75,12 +75,12 @@ class Head(ABC):
     @property
     def key_dim(self) -> int:
         """Dimension d_k of the keys."""
-        return self.moments.key_dim
+        return len(self.moments.mean_k)
 
     @property
     def value_dim(self) -> int:
         """Dimension of the values, hence of the output."""
-        return self.moments.value_dim
+        return len(self.moments.mean_v)
 
     @cached_property
     def coupling(self) -> Coupling:
@@ -161,7 +161,20 @@ class ArrayHead(Head):
     @cached_property
     def moments(self) -> Moments:
         """Mean and covariance of the rows (divided by their number)."""
-        return Moments.from_rows(self.tilts, self.keys, self.values)
+        means = [x.mean(axis=0) for x in (self.tilts, self.keys, self.values)]
+        t, k, v = self.tilts - means[0], self.keys - means[1], self.values - means[2]
+        n = len(k)
+        return Moments(
+            mean_t=means[0],
+            mean_k=means[1],
+            mean_v=means[2],
+            cov_tt=t.T @ t / n,
+            cov_kk=k.T @ k / n,
+            cov_vv=v.T @ v / n,
+            cov_tk=t.T @ k / n,
+            cov_tv=t.T @ v / n,
+            cov_kv=k.T @ v / n,
+        )
 
     @cached_property
     def cloud(self) -> FiniteTokens:

@@ -8,7 +8,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,13 @@ def connected(
         async with rpc(address, timeout=timeout, connection_args=options) as there:
             return str((await asyncio.wait_for(there.identity(), timeout))["type"])
 
-    with _quiet(), ThreadPoolExecutor(1) as thread:
+    with ExitStack() as stack:
+        # What is lost is said by Esscher. Several loggers of Dask have levels of their own.
+        for name in [n for n in logging.root.manager.loggerDict if n.startswith(LOGGERS)]:
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL + 1)
+        thread = stack.enter_context(ThreadPoolExecutor(1))
         try:
             address = scheduler
             if scheduler.endswith(".json"):
@@ -151,18 +157,3 @@ def connected(
         finally:
             with suppress(Exception):  # its scheduler may be gone
                 client.close(timeout=2)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Dask's log of lost connections off the terminal: Esscher says it in its own words."""
-    # Dask gives several loggers levels and handlers of their own: one level above all is no use.
-    names = [name for name in logging.root.manager.loggerDict if name.startswith(LOGGERS)]
-    before = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)

@@ -233,10 +233,7 @@ def _try(handle: int, shared: bool = False) -> bool:
 
 
 def check_run_place(
-    out: str | Path | None,
-    kind: str,
-    known: Mapping[str, Any] | None = None,
-    called: Mapping[str, str] | None = None,
+    out: Path | None, kind: str, known: Mapping[str, Any], called: Mapping[str, str]
 ) -> None:
     """Refuse a directory in which a run could not be stored or resumed.
 
@@ -259,21 +256,17 @@ def check_run_place(
     """
     if out is None:
         return
-    folder = Path(out)
-    if not (folder / CONFIG).exists():
-        check_free(folder)
-        check_room_for(folder, str(folder))
+    if not (out / CONFIG).exists():
+        check_free(out)
+        check_room_for(out, str(out))
         return
-    check_room_for(folder, str(folder))
-    stored = read_about(folder, kind).configuration
+    check_room_for(out, str(out))
+    stored = read_about(out, kind).configuration
     # as JSON holds it: lists for tuples
-    wanted: dict[str, Any] = parse_json(as_json(dict(known or {})), "what is asked for")
-    names = {name: (called or {}).get(name, name) for name in wanted}
-    check_same(
-        folder,
-        {names[name]: stored.get(name) for name in wanted},
-        {names[name]: value for name, value in wanted.items()},
-    )
+    wanted: dict[str, Any] = parse_json(as_json(dict(known)), "what is asked for")
+    names = {name: called.get(name, name) for name in wanted}
+    before = {names[name]: stored.get(name) for name in wanted}
+    check_same(out, before, {names[name]: value for name, value in wanted.items()})
 
 
 #: Names of cells are names of files: nothing in them may lead out of the directory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
-from esscher.core.untrusted import append_line
+from esscher.core.untrusted import open_regular_for_writing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -139,4 +140,9 @@ class Reporter:
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
         # A log that cannot be written must not end a run whose results can.
         with suppress(OSError, InputError):
-            append_line(self._log, f"{stamp} {text}")
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            handle = open_regular_for_writing(self._log, flags)
+            try:
+                os.write(handle, f"{stamp} {text}\n".encode("utf-8", "replace"))
+            finally:
+                os.close(handle)

@@ -60,15 +60,8 @@ def study_named(name: str, place: str = "") -> type[Study[Any]]:
 
 
 def part_of(name: str, part: str) -> Any:
-    """Return a module beside that of a study; None if it has none.
-
-    ``charts``, ``page`` or ``printed``. ``view`` stands for the last two where a study has them in
-    one module.
-    """
-    package = STUDIES[name].partition(":")[0].rpartition(".")[0]
-    if part in ("page", "printed") and find_spec(f"{package}.view") is not None:
-        part = "view"
-    module = f"{package}.{part}"
+    """Return the module ``view`` or ``charts`` beside that of a study; None if it has none."""
+    module = f"{STUDIES[name].partition(':')[0].rpartition('.')[0]}.{part}"
     return import_module(module) if find_spec(module) is not None else None
 
 

@@ -30,7 +30,7 @@ def page_of(result: Result[Any]) -> Summary:
     stored = folder is not None and (folder / CONFIG).exists()
     about = read_about(folder) if folder is not None and stored else None
     title = folder.resolve().name if folder is not None and stored else result.study.subject
-    summary: Summary = part_of(result.study.name, "page").summary(result, title)
+    summary: Summary = part_of(result.study.name, "view").summary(result, title)
     drawings = offered(part_of(result.study.name, "charts").DRAWINGS, result)
     charts = [Drawn(d.heading, d.draw(result), d.caption) for d in drawings if d.heading]
 

@@ -262,32 +262,6 @@ def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
     return tree, as_record(tree, Header, str(path))
 
 
-def read_result(run: CellRun, study: Study[Any]) -> Any:
-    """Return the result that a run has stored; None if there is none, or it is of other options."""
-    from esscher.runs.study import configuration_type
-
-    path = run.folder / RESULTS
-    try:
-        tree, header = read_stored(run)
-        if header is None:
-            return None
-        wanted = study.configuration()
-        for name in wanted:
-            if name not in header.configuration:
-                raise InputError(f"{path} is damaged: configuration has no {name!r}")
-        as_record(header.configuration, configuration_type(type(study)), str(path))
-        if header.configuration != wanted:
-            return None
-        return result_from(tree, study, str(path), run.folder)
-    except InputError as error:
-        reason = str(error)
-        reason = reason if "is damaged" in reason else f"{path} is damaged ({reason})"
-        raise InputError(
-            f"{reason}; delete {RESULTS} and run the same command again, which recomputes it "
-            "from the parts"
-        ) from error
-
-
 H = TypeVar("H")
 
 

@@ -36,6 +36,7 @@ import msgspec
 
 from esscher.core.atomic import write_atomically
 from esscher.core.codec import Record, as_json, as_record, as_tree
+from esscher.core.errors import InputError
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
 from esscher.runs.executors import CellExecutor, Task, chosen_executor
 from esscher.runs.folder import (
@@ -47,7 +48,7 @@ from esscher.runs.folder import (
     open_run,
 )
 from esscher.runs.progress import Reporter
-from esscher.runs.result import Result, read_result
+from esscher.runs.result import Result, read_stored, result_from
 
 R = TypeVar("R", bound="Result[Any]")
 R_co = TypeVar("R_co", bound="Result[Any]", covariant=True)
@@ -293,9 +294,32 @@ def configuration_type(study: type[Study[Any]]) -> type[Any]:
 
 
 def finish(run: CellRun, study: Study[R], write: bool = False) -> R:
-    """Put the cells of a run together; results that are there already are not computed again."""
-    cells = study.stored(run)
-    stored: R | None = read_result(run, study)
+    """Put the cells of a run together; results that are there already are not computed again.
+
+    Raises
+    ------
+    InputError
+        If a cell or the stored result is damaged.
+    """
+    cells, path = study.stored(run), run.folder / RESULTS
+    stored: R | None = None
+    try:
+        tree, header = read_stored(run)
+        if header is not None:
+            wanted = study.configuration()
+            for name in wanted:
+                if name not in header.configuration:
+                    raise InputError(f"{path} is damaged: configuration has no {name!r}")
+            as_record(header.configuration, configuration_type(type(study)), str(path))
+            if header.configuration == wanted:
+                stored = result_from(tree, study, str(path), run.folder)
+    except InputError as error:
+        reason = str(error)
+        reason = reason if "is damaged" in reason else f"{path} is damaged ({reason})"
+        raise InputError(
+            f"{reason}; delete {RESULTS} and run the same command again, which recomputes it "
+            "from the parts"
+        ) from error
     if stored is not None and stored.cells == len(cells):
         return stored.with_cells(cells, run)
     result = study.assemble(cells, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import altair as alt
 from altair.typing import ChartType
@@ -87,7 +87,7 @@ def heatmap(
         label = f"(datum.value >= {high} ? '≥ ' : '') + ({label})"
     if known and min(known) < low:
         label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
-    grid = _grid(data, columns)
+    place, height, letter, tips = _grid(data, columns)
     scale: dict[str, Any] = {
         "type": "log" if log else "linear",
         "domain": [low, high],
@@ -96,20 +96,21 @@ def heatmap(
         "nice": False,
     }
     ticks = log_ticks(low, high) if log else even_ticks(low, high)
-    fill = _fill(field, scale, grid.height, ticks, label)
-    tips = [*grid.tips, tip(field, title, True)]
+    fill = _fill(field, scale, height, ticks, label)
     # below marks that hear clicks, which say it, cells say nothing themselves
-    tooltips, empty = ({"tooltip": tips}, {"tooltip": grid.tips}) if pick is None else ({}, {})
+    empty = {"tooltip": tips} if pick is None else {}
+    tips = [*tips, tip(field, title, True)]
+    tooltips = {"tooltip": tips} if pick is None else {}
     marks = [
         canvas(row for row in data if row[field] is not None)
         .mark_rect(style="cell")
-        .encode(*grid.place, fill=fill, **tooltips)
+        .encode(*place, fill=fill, **tooltips)
     ]
     if len(known) < len(data):
         marks.append(
             canvas(row for row in data if row[field] is None)
-            .mark_text(style="note", text="×", fontSize=grid.letter)
-            .encode(*grid.place, **empty)
+            .mark_text(style="note", text="×", fontSize=letter)
+            .encode(*place, **empty)
         )
     if crossed is not None:
         # dark letters in light cells, light ones in dark cells
@@ -118,10 +119,10 @@ def heatmap(
         colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
         marks.append(
             canvas(row for row in data if row[field] is not None and row[crossed])
-            .mark_text(text=cross, fontSize=grid.letter)
-            .encode(*grid.place, color=colour, **tooltips)
+            .mark_text(text=cross, fontSize=letter)
+            .encode(*place, color=colour, **tooltips)
         )
-    return _panel(grid, data, columns, marks, title, tips, pick)
+    return _panel(place, height, data, columns, marks, title, tips, pick)
 
 
 def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
@@ -194,18 +195,18 @@ def category_map(
         symbolType="square",
         labelExpr=f"{json.dumps(names)}[datum.value]",
     )
-    grid = _grid(data, columns)
-    tips = [*grid.tips, tip("word", title)]
+    place, height, letter, tips = _grid(data, columns)
+    tips = [*tips, tip("word", title)]
     tooltips = {"tooltip": tips} if pick is None else {}
     cells = canvas(known)
     marks = [
-        cells.mark_rect(style="cell").encode(*grid.place, color=alt.Color(**colour), **tooltips),
-        cells.mark_text(style="letter", fontSize=grid.letter).encode(
-            *grid.place, text=alt.Text(field="letter", type="nominal"), **tooltips
+        cells.mark_rect(style="cell").encode(*place, color=alt.Color(**colour), **tooltips),
+        cells.mark_text(style="letter", fontSize=letter).encode(
+            *place, text=alt.Text(field="letter", type="nominal"), **tooltips
         ),
     ]
     name = title if known else f"{title}: none"
-    return _panel(grid, data, columns, marks, name, tips, pick)
+    return _panel(place, height, data, columns, marks, name, tips, pick)
 
 
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
@@ -231,16 +232,10 @@ def map_height(layers: int) -> float:
     return min(max(LAYER * layers, SHORT), TALL)
 
 
-class _Grid(NamedTuple):
-    """Layers upwards, heads to the right: axes, height, size of letters, and what cells tell."""
-
-    place: tuple[alt.X, alt.Y]
-    height: float
-    letter: float
-    tips: list[alt.Tooltip]
-
-
-def _grid(data: list[dict[str, Any]], columns: str) -> _Grid:
+def _grid(
+    data: list[dict[str, Any]], columns: str
+) -> tuple[tuple[alt.X, alt.Y], float, float, list[alt.Tooltip]]:
+    """Axes with layers upwards and heads to the right, height, size of letters, tooltips."""
     layers = sorted({row["layer"] for row in data})
     heads = sorted({row[columns] for row in data})
     height = map_height(len(layers))
@@ -251,11 +246,12 @@ def _grid(data: list[dict[str, Any]], columns: str) -> _Grid:
         alt.X(field=columns, type="ordinal", scale=x, title=columns, axis=_axis(heads, ACROSS)),
         alt.Y(field="layer", type="ordinal", scale=y, title="layer", axis=_axis(layers, UP)),
     )
-    return _Grid(place, height, letter, [tip("layer", "layer"), tip(columns, columns)])
+    return place, height, letter, [tip("layer", "layer"), tip(columns, columns)]
 
 
 def _panel(
-    grid: _Grid,
+    place: tuple[alt.X, alt.Y],
+    height: float,
     data: list[dict[str, Any]],
     columns: str,
     marks: list[Any],
@@ -269,10 +265,10 @@ def _panel(
     """
     if pick is not None:
         cells = [{key: row[key] for key in ("layer", columns)} for row in data]
-        hears = canvas(data).mark_rect(fill="transparent").encode(*grid.place, tooltip=tips)
+        hears = canvas(data).mark_rect(fill="transparent").encode(*place, tooltip=tips)
         frame = canvas(cells, pick).mark_rect(style="chosen", fill="transparent")
-        marks = [*marks, hears.properties(name=CLICKED), frame.encode(*grid.place)]
-    made = alt.layer(*marks).properties(title=title, width=WIDTH, height=grid.height)
+        marks = [*marks, hears.properties(name=CLICKED), frame.encode(*place)]
+    made = alt.layer(*marks).properties(title=title, width=WIDTH, height=height)
     return cast(ChartType, made)
 
 

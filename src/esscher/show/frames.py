@@ -30,12 +30,6 @@ def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): values(frame[name]) for name in frame.columns}
 
 
-def ends_of(intervals: Any) -> tuple[list[Any], list[Any]]:
-    """Lower and upper ends of a list of intervals, any of which may be missing."""
-    pairs = [(None, None) if pair is None else (pair[0], pair[1]) for pair in intervals]
-    return [low for low, _ in pairs], [high for _, high in pairs]
-
-
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table."""
     return [{str(k): rounded(v) for k, v in row.items()} for row in frame.to_dict("records")]

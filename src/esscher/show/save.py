@@ -1,4 +1,4 @@
-"""Charts as files: whole or not at all, and the same bytes for the same chart."""
+"""Charts as files, whole or not at all."""
 
 from __future__ import annotations
 

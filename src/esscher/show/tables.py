@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,9 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from esscher.core.shown import printable
-
-if TYPE_CHECKING:
-    pass
 
 #: Width down to which a column of names or sentences is wrapped before others are left out.
 NARROWEST = 20

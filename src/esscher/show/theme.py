@@ -203,7 +203,7 @@ def even_ticks(low: float, high: float) -> list[float]:
     return [float(f"{step * i:.10g}") for i in range(first, last + 1)]
 
 
-def limits(values: Iterable[Any], *, log: bool = False, pad: float = 0.04) -> tuple[float, float]:
+def limits(values: Iterable[Any], *, log: bool = False) -> tuple[float, float]:
     """Return the ends of an axis: those of the finite values, and a little more on both sides."""
     known = [
         float(value)
@@ -214,9 +214,9 @@ def limits(values: Iterable[Any], *, log: bool = False, pad: float = 0.04) -> tu
         return (1.0, 10.0) if log else (0.0, 1.0)
     low, high = min(known), max(known)
     if log:
-        room = max(pad * math.log(high / low), 0.05)
+        room = max(0.04 * math.log(high / low), 0.05)
         return low * math.exp(-room), high * math.exp(room)
-    room = pad * (high - low) or 0.5 * abs(low) or 0.5
+    room = 0.04 * (high - low) or 0.5 * abs(low) or 0.5
     return low - room, high + room
 
 
@@ -290,22 +290,15 @@ def _arrange(view: dict[str, Any], width: float, least: float) -> None:
         view["columns"] = columns(len(panels), width, least)
         each = (width - GAP * (view["columns"] - 1)) / view["columns"]
     for panel in panels:
-        panel["width"] = round(panel_width(panel, each), 1)
+        # without its bar of colours, and its axis: names along it are cut beyond NAMES of the width
+        bar = BAR if "gradientLength" in json.dumps(panel) else 0.0
+        named = _named_axes(panel)
+        longest = max((len(name) for axis in named for name in axis["scale"]["domain"]), default=0)
+        room = max(AXIS, min(LETTER_WIDTH * longest + TICK_ROOM, NAMES * each))
+        for axis in named:
+            axis["axis"] = axis.get("axis", {}) | {"labelLimit": room}
+        panel["width"] = round(max(each - room - bar, 30.0), 1)
         _arrange_legends(panel, each if "resolve" in view else width, width)
-
-
-def panel_width(view: dict[str, Any], width: float) -> float:
-    """Return the width of a panel without its axis and its bar of colours.
-
-    Names along the axis have up to ``NAMES`` of the width, and are cut beyond.
-    """
-    bar = BAR if "gradientLength" in json.dumps(view) else 0.0
-    named = _named_axes(view)
-    longest = max((len(name) for axis in named for name in axis["scale"]["domain"]), default=0)
-    room = max(AXIS, min(LETTER_WIDTH * longest + TICK_ROOM, NAMES * width))
-    for axis in named:
-        axis["axis"] = axis.get("axis", {}) | {"labelLimit": room}
-    return max(width - room - bar, 30.0)
 
 
 def _named_axes(view: Any) -> list[dict[str, Any]]:

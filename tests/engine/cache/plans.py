@@ -70,6 +70,12 @@ def generated(loaded, batch, new=NEW, **options):
         )
 
 
+def read(loaded, cache, ids, **options):
+    """Logits of tokens that a model reads with a cache, without gradients."""
+    with torch.no_grad():
+        return loaded.model(input_ids=ids, past_key_values=cache, **options).logits
+
+
 def logits_of(found):
     """Logits of every new token, [rows, new, vocabulary]."""
     return torch.stack(found.logits, dim=1)

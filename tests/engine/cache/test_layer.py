@@ -19,8 +19,6 @@ from esscher.engine.cache.storage import (
     SMALLEST,
     Kept,
     RecentQueries,
-    RunningScores,
-    cached_tokens,
     one_list,
     packed,
 )
@@ -119,25 +117,6 @@ def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
         torch.testing.assert_close(one[1:], two[2:], rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(one[0], two[0], rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(two[1], two[0], rtol=1e-3, atol=1e-5)
-
-
-def test_tokens_come_list_by_list():
-    inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0)
-    layer = filled(inputs)
-    layer.tail.hide(torch.arange(60)[None] == 4)
-    for g, tokens in enumerate(cached_tokens(layer.segments, layer.tail)):
-        assert (tokens.text, tokens.key_head, tokens.listed) == (0, g, 30)
-        assert torch.equal(tokens.keys, inputs.k[0, g])
-        assert tokens.bias[34] == -torch.inf
-        assert tokens.log_weight[34] == 0
-        assert tokens.counts.sum() == 59
-
-
-def test_running_scores_follow_their_tokens():
-    inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0)
-    running = RunningScores(torch.arange(60.0), torch.ones(1, 2, 5))
-    scores = running.of_list(filled(inputs).segments, 1, 7)
-    assert torch.equal(scores, torch.cat([torch.arange(30.0, 60), torch.ones(5), torch.zeros(2)]))
 
 
 def steps(loaded, cache, count, batch=1):

@@ -43,26 +43,6 @@ def unrotated(layer, head):
     return rotate_back(query, *layer.rotation(torch.arange(len(query))))
 
 
-@pytest.mark.parametrize("name", ["llama", "smollm3", "qwen3", "gemma3", "gemma2", "gpt2"])
-def test_queries_before_rotation(name):
-    """Rotating back and forth is nothing; queries are what the projection made of the tokens."""
-    loaded = decoder(name)
-    for layer in layers_of(loaded, prompts([PROMPT])[0]):
-        number, query = layer.inputs.layer, layer.inputs.q[0]
-        block = loaded.family.blocks(loaded.model)[number]
-        attention = loaded.family.attention(block)
-        weight, bias = loaded.family.maps(block)[0]
-        made = layer.inputs.hidden[0] @ weight.T
-        made = made if bias is None else made + bias
-        made = made.view(PROMPT, query.shape[0], -1)
-        if hasattr(attention, "q_norm"):
-            made = attention.q_norm(made)
-        for h in range(len(query)):
-            same(unrotated(layer, h), made[:, h])
-        if layer.rotation is None:
-            assert name == "gpt2" or not attention.use_rope
-
-
 def test_rotation_of_some_dimensions_that_also_scales():
     generator = torch.Generator().manual_seed(0)
     states, angle = torch.randn(7, 6, generator=generator), torch.randn(7, 2, generator=generator)

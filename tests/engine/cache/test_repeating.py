@@ -32,6 +32,7 @@ from tests.engine.cache.plans import (
     logits_of,
     padded,
     prompts,
+    read,
     room_for,
 )
 from tests.engine.models.folders import decoder_tokenizer
@@ -43,11 +44,6 @@ REPEAT = {"score": "repeat"}
 def model(name="llama"):
     bare = tiny_model(name, strength=4.0, **room_for(name))
     return wrap_model(bare.model, decoder_tokenizer(), name=name)
-
-
-def read(loaded, cache, ids, **options):
-    with torch.no_grad():
-        return loaded.model(input_ids=ids, past_key_values=cache, **options).logits
 
 
 def read_batch(loaded, cache, batch):
@@ -278,10 +274,6 @@ def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
     same_lists(lists(cache), lists(expected))
 
 
-def dense_cache(loaded, ids, watch=lambda inputs: None):
-    return read_prompt(loaded, ids, watch)
-
-
 def state(cache):
     return [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
 
@@ -289,7 +281,7 @@ def state(cache):
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text", "qwen3"])
 def test_the_cache_is_as_it_was(name):
     loaded, ids = model(name), prompts([70])[0]
-    cache = dense_cache(loaded, ids)
+    cache = read_prompt(loaded, ids, lambda inputs: None)
     before, tensors = state(cache), [layer.keys for layer in cache.layers]
     repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None, chunk=32)
     assert cache.get_seq_length() == 70
@@ -313,7 +305,7 @@ def test_the_cache_is_as_it_was(name):
 def test_what_is_read():
     """Chunk by chunk, each after the prompt alone, as one would read it."""
     loaded, ids = model(), prompts([70])[0]
-    cache = dense_cache(loaded, ids)
+    cache = read_prompt(loaded, ids, lambda inputs: None)
     seen = []
 
     def watch(inputs, begin, end):
@@ -333,18 +325,6 @@ def test_what_is_read():
         assert inputs.offset == 70
         expected = []
         whole = torch.cat([ids, told])
-        dense_cache(loaded, whole, expected.append)
+        read_prompt(loaded, whole, expected.append)
         torch.testing.assert_close(inputs.k, expected[2].k, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inputs.q, expected[2].q[:, :, 70:], rtol=1e-4, atol=1e-5)
-
-
-def test_what_cannot_be_repeated():
-    loaded, ids = model(), prompts([70])[0]
-    cache = dense_cache(loaded, ids)
-    bare = wrap_model(loaded.model, name="bare")
-    with pytest.raises(InputError, match="'bare' was loaded without a tokenizer"):
-        repeat_prompt(bare, ids, cache, lambda inputs, begin, end: None)
-    ids = prompts([110])[0]
-    cache = dense_cache(loaded, ids)
-    with pytest.raises(InputError, match="reads 200 tokens at most, and cannot repeat a prompt"):
-        repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None)

@@ -91,21 +91,19 @@ def test_layers_that_do_not_fit_are_refused():
     head = weight_head(Gaussian(dim=2), query=np.eye(2), key=np.eye(2))
     wide = weight_head(Gaussian(dim=3), query=np.eye(3), key=np.eye(3))
     good = AttentionLayer((head,), (np.eye(2),))
-    with pytest.raises(InputError, match="1 heads but 0"):
-        AttentionLayer((head,), ())
-    with pytest.raises(InputError, match=r"must be \(2, 2\)"):
-        AttentionLayer((head,), (np.eye(3),))
-    with pytest.raises(InputError, match=r"head 1 acts on R\^3"):
-        AttentionLayer((head, wide), (np.eye(2), np.eye(3)))
-    with pytest.raises(InputError, match="bias has length 3"):
-        AttentionLayer((head,), (np.eye(2),), bias=np.ones(3))
-    with pytest.raises(InputError, match="residual is nan"):
-        AttentionLayer((head,), (np.eye(2),), residual=float("nan"))
-    with pytest.raises(InputError, match="at least one layer"):
-        GaussianStack([])
-    with pytest.raises(InputError, match="different dimensions"):
-        GaussianStack([good, AttentionLayer((wide,), (np.eye(3),))])
-    with pytest.raises(InputError, match="Gaussian tokens only"):
-        GaussianStack([good]).propagate(Signs(2))
-    with pytest.raises(InputError, match=r"live in R\^3"):
-        GaussianStack([good]).propagate(Gaussian(dim=3))
+    for build, message in (
+        (lambda: AttentionLayer((head,), ()), "1 heads but 0"),
+        (lambda: AttentionLayer((head,), (np.eye(3),)), r"must be \(2, 2\)"),
+        (lambda: AttentionLayer((head, wide), (np.eye(2), np.eye(3))), r"head 1 acts on R\^3"),
+        (lambda: AttentionLayer((head,), (np.eye(2),), bias=np.ones(3)), "bias has length 3"),
+        (lambda: AttentionLayer((head,), (np.eye(2),), residual=np.nan), "residual is nan"),
+        (lambda: GaussianStack([]), "at least one layer"),
+        (
+            lambda: GaussianStack([good, AttentionLayer((wide,), (np.eye(3),))]),
+            "different dimensions",
+        ),
+        (lambda: GaussianStack([good]).propagate(Signs(2)), "Gaussian tokens only"),
+        (lambda: GaussianStack([good]).propagate(Gaussian(dim=3)), r"live in R\^3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            build()

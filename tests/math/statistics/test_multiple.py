@@ -14,23 +14,9 @@ from esscher.math.statistics.intervals import (
 )
 
 #: The 15 p-values of Benjamini and Hochberg (1995), section 3.2.
-THROMBOLYSIS = [
-    0.0001,
-    0.0004,
-    0.0019,
-    0.0095,
-    0.0201,
-    0.0278,
-    0.0298,
-    0.0344,
-    0.0459,
-    0.3240,
-    0.4262,
-    0.5719,
-    0.6528,
-    0.7590,
-    1.0,
-]
+THROMBOLYSIS = (
+    np.array([1, 4, 19, 95, 201, 278, 298, 344, 459, 3240, 4262, 5719, 6528, 7590, 10000]) / 1e4
+)
 
 
 def test_the_published_example():

@@ -9,7 +9,8 @@ from scipy.special import ndtri_exp
 from esscher.core.codec import as_json
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import LAWS, fit_rate, joint_law, resample, select_law
+from esscher.math.statistics import LAWS, Selection, fit_rate, joint_law, resample, select_law
+from esscher.math.statistics.detection import best_weights
 from esscher.math.statistics.laws import fit_floor, fit_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
@@ -18,22 +19,37 @@ WIDE = np.round(np.geomspace(1e3, 1e9, 13))
 FLOOR = SIZES**-0.5 + SIZES[-1] ** -0.5
 
 
+def selections(
+    expected: Array,
+    replicates: int,
+    curves: int,
+    noise: str = "small",
+    sizes: Array = SIZES,
+    predicted: Array | None = None,
+) -> list[Selection]:
+    """Laws selected for simulated curves of a given expected error."""
+    return [
+        select_law(
+            resample(noisy(expected, sizes, replicates, seed, noise), sizes, "mean", seed),
+            predicted,
+        )
+        for seed in range(curves)
+    ]
+
+
 @pytest.mark.parametrize(("noise", "replicates"), [("half-normal", 16), ("pareto", 64)])
 def test_true_power_laws_are_seldom_called_bent(noise: str, replicates: int) -> None:
     """The test of straightness has level 5%, of both signs; 4 binomial standard errors."""
-    curves, bent, steep = 120, 0, 0
-    for seed in range(curves):
-        errors = power_curve(0.4, replicates, seed, noise)
-        found = select_law(resample(errors, SIZES, "mean", seed))
-        bent += found.law != "power"
-        steep += found.steepens
+    curves = 120
+    results = selections(SIZES**-0.4, replicates, curves, noise)
+    bent = sum(result.law != "power" for result in results)
+    steep = sum(result.steepens for result in results)
     assert (bent + steep) / curves < 0.05 + 4 * np.sqrt(0.05 * 0.95 / curves)
     assert bent / curves < 0.05 + 2 * np.sqrt(0.05 * 0.95 / curves)
 
 
 def test_a_power_law_over_a_wide_range_is_decisive() -> None:
-    for seed in range(10):
-        found = select_law(resample(power_curve(0.4, 100, seed, "small"), SIZES, "mean", seed))
+    for found in selections(SIZES**-0.4, 100, 10):
         if found.law == "power" and not found.steepens:
             assert found.decisive
             assert found.verdict == "power"
@@ -48,10 +64,7 @@ def test_a_test_that_could_not_have_failed_decides_nothing(expected: Array) -> N
 
     The limit of a floor has level 5%; more than 4 of 40 would have probability 0.05.
     """
-    found = [
-        select_law(resample(noisy(expected, SIZES, 64, s, "half-normal"), SIZES, "mean", s))
-        for s in range(40)
-    ]
+    found = selections(expected, 64, 40, "half-normal")
     assert not any(one.verdict == "power" for one in found)
     straight = [one for one in found if one.law == "power" and not one.misfit]
     assert len(straight) > 20
@@ -68,18 +81,15 @@ def test_a_test_that_could_not_have_failed_decides_nothing(expected: Array) -> N
 def test_a_predicted_curve_finds_the_floor() -> None:
     """Its slope is known, so that 64 replicates are enough; its constant does not matter."""
     predicted = 3 * SIZES**-0.5
-    for seed in range(8):
-        errors = noisy(FLOOR, SIZES, 64, seed, "half-normal")
-        found = select_law(resample(errors, SIZES, "mean", seed), predicted).predicted
+    for selection in selections(FLOOR, 64, 8, "half-normal", predicted=predicted):
+        found = selection.predicted
         assert found is not None
         assert found.floor_power > 0.9
         assert not found.follows
         assert found.p_value < 0.05
         assert found.drift_interval[0] > 1
         assert "leaves the predicted curve" in found.words
-    good = [
-        select_law(resample(power_curve(0.5, 64, s), SIZES, "mean", s), predicted) for s in range(8)
-    ]
+    good = selections(SIZES**-0.5, 64, 8, "half-normal", predicted=predicted)
     assert sum(one.verdict == "as predicted" for one in good) >= 6
     assert all("floor" not in one.rivals for one in good if one.verdict == "as predicted")
 
@@ -126,9 +136,7 @@ def test_a_floor_is_found(summary: str) -> None:
 def test_a_logarithmic_law_is_found() -> None:
     """(ln n)^-1/2 over n = 1e3 to 1e9, as hardmax has it."""
     laws = []
-    for seed in range(12):
-        errors = noisy(np.log(WIDE) ** -0.5, WIDE, 200, seed, "small")
-        found = select_law(resample(errors, WIDE, "mean", seed))
+    for found in selections(np.log(WIDE) ** -0.5, 200, 12, sizes=WIDE):
         laws.append(found.law)
         fit = found.laws["logarithmic"]
         error = float(np.sqrt(fit.covariance[1][1]))
@@ -144,10 +152,7 @@ BIASED = SIZES[1:] ** -0.5 + 8 / SIZES[1:]
 def test_two_powers_are_found() -> None:
     """Bias/n + noise/sqrt(n) is no floor; a wrong law is decided in 1 or 2 of 100 curves."""
     sizes = SIZES[1:]
-    found = [
-        select_law(resample(noisy(BIASED, sizes, 100, seed, "small"), sizes, "mean", seed))
-        for seed in range(12)
-    ]
+    found = selections(BIASED, 100, 12, sizes=sizes)
     assert sum(one.law == "two powers" for one in found) >= 10
     assert sum(one.verdict in ("power", "floor", "logarithmic") for one in found) <= 1
     for one in found:
@@ -155,10 +160,7 @@ def test_two_powers_are_found() -> None:
         left = np.array(list(fit.parameters.values())) - [1, 8]
         assert left @ np.linalg.solve(fit.covariance, left) < 25  # chi^2 of 2 degrees: 4e-6
         assert "two powers" in repr(one)
-    few = [
-        select_law(resample(noisy(BIASED, sizes, 10, seed, "small"), sizes, "mean", seed))
-        for seed in range(12)
-    ]
+    few = selections(BIASED, 10, 12, sizes=sizes)
     decided = [sum(one.decisive for one in some) for some in (few, found)]
     assert decided[0] < decided[1]
 
@@ -168,10 +170,7 @@ def test_a_power_that_two_powers_describe_as_well_is_undecided() -> None:
     short = SIZES[2:]
     equal = short**-0.5 + np.exp(np.log(short).mean() / 2) / short  # with the slope 3/4
     for expected in (short**-0.75, equal):
-        found = [
-            select_law(resample(noisy(expected, short, 32, seed, "small"), short, "mean", seed))
-            for seed in range(8)
-        ]
+        found = selections(expected, 32, 8, sizes=short)
         undecided = [one for one in found if one.verdict == "undecided"]
         assert len(undecided) >= 6
         for one in undecided:
@@ -179,10 +178,7 @@ def test_a_power_that_two_powers_describe_as_well_is_undecided() -> None:
         if expected is equal:
             assert not any(one.verdict == "power" for one in found)
     for beta in (0.5, 1.0):
-        found = [
-            select_law(resample(power_curve(beta, 32, seed, "small"), SIZES, "mean", seed))
-            for seed in range(8)
-        ]
+        found = selections(SIZES**-beta, 32, 8)
         # the test of straightness rejects 5%, that of an exponent of 1/2 or 1 another 5%
         assert sum(one.verdict == "power" for one in found) >= 6
 
@@ -277,3 +273,26 @@ def test_equal_replicates_are_not_compared() -> None:
     found = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, "mean", 0))
     assert not found.laws
     assert "equal" in found.evidence
+
+
+def test_weights_are_best_among_random_ones():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(3, 3))
+    covariance, shift = root @ root.T, np.array([1.0, 2.0, 0.5])
+
+    def seen(weights):
+        return weights @ shift / np.sqrt(weights @ covariance @ weights)
+
+    best = best_weights(covariance, shift)
+    assert (best >= 0).all()
+    others = rng.exponential(size=(2000, 3))
+    assert seen(best) >= max(map(seen, others)) - 1e-4
+
+
+@pytest.mark.parametrize("shift", [np.ones(3), np.array([0.0, 1.0, -1.0])])
+def test_a_number_without_variance_has_no_weight(shift):
+    covariance = np.diag([0.0, 1.0, 4.0])
+    found = best_weights(covariance, shift)
+    assert found[0] == 0
+    np.testing.assert_allclose(found[1:], best_weights(np.diag([1.0, 4.0]), shift[1:]))
+    assert np.isfinite(best_weights(np.zeros((3, 3)), shift)).all()

@@ -10,7 +10,6 @@ from esscher.math.tails.directions import (
     THOROUGH,
     blocks,
     split_passages,
-    sums_by_group,
     whitening,
     worst_directions,
 )
@@ -64,11 +63,3 @@ def test_halves_are_whole_passages_of_about_the_same_size():
         assert len(set(half[groups == passage])) == 1
     assert abs(half.sum() - (~half).sum()) <= 40
     assert not np.array_equal(half, split_passages(groups, 1))
-
-
-def test_sums_by_group():
-    values = np.arange(12.0).reshape(6, 2)
-    sums, sizes = sums_by_group(values, np.array([3, 1, 3, 1, 1, 7]))
-    np.testing.assert_allclose(sums, [[2 + 6 + 8, 3 + 7 + 9], [0 + 4, 1 + 5], [10, 11]])
-    np.testing.assert_array_equal(sizes, [3, 2, 1])
-    np.testing.assert_array_equal(np.bincount(blocks(100, 4)), [25] * 4)

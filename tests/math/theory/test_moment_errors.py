@@ -16,13 +16,24 @@ from esscher.math.theory.exact_constants import (
 from esscher.math.theory.gaussian_moments import sampled_errors
 from tests.math.theory.simulation import simulate
 
+CONSTANTS = [
+    (h, d, queries, 1e20)
+    for h, d in ((0.5, 1), (-0.6, 1), (0.4, 5), (0.3, 50))
+    for queries in ("tokens", "population")
+]
 
-@pytest.mark.parametrize("queries", ["tokens", "population"])
-@pytest.mark.parametrize(("h", "d"), [(0.5, 1), (-0.6, 1), (0.4, 5), (0.3, 50)])
-def test_they_reach_the_exact_constants(h: float, d: int, queries: str) -> None:
+
+@pytest.mark.parametrize(
+    ("h", "d", "queries", "n"),
+    [
+        *CONSTANTS,
+        (0.3, 50, "tokens", 1e30),
+        pytest.param(0.3, 200, "population", 1e30, marks=pytest.mark.slow),
+    ],
+)
+def test_they_reach_the_exact_constants(h: float, d: int, queries: str, n: float) -> None:
     head = esscher.gaussian_head(spectrum=[h] * d)
     # in dimension 50 a token's own key is felt up to n = 1e18: exp(h r^2 - (h r)^2/2) is its weight
-    n = 1e20
     curves = esscher.theory.moment_curves(head, [n], queries)
     mean = esscher.theory.mean_constant(head, queries)
     # the tables in the key's log-weight (spacing 0.5, cubic) are good to 3e-4

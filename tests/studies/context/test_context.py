@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from msgspec import structs
 
 import esscher
 from esscher.cli.program import main
@@ -161,21 +162,12 @@ def test_one_passage_decides_nothing() -> None:
     found = saturation(np.full((1, 5), 1e-6), np.ones(1), lengths, 0.1, 0, 8192.0)
     assert found.length == 32
     assert found.interval == (None, None)
+    solved = structs.asdict(found)
     heads = [
         HeadContext(
-            layer=0,
-            head=0,
-            change=(0.0,),
-            note="",
-            length=length,
-            open=False,
-            interval=interval,
-            extrapolated=False,
-            limit=None,
-            exponent=None,
-            rest=(),
+            layer=0, head=0, change=(0,), note="", **solved | {"length": length, "interval": ends}
         )
-        for length, interval in (
+        for length, ends in (
             (32.0, (None, None)),
             (32.0, (30.0, 40.0)),
             (60.0, (50.0, 70.0)),

@@ -13,9 +13,7 @@ import esscher
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.statistics import LAWS
-from esscher.runs.executors import Task
 from esscher.studies.deep.assemble import (
-    falls,
     growth_factors,
     independent_errors,
 )
@@ -28,6 +26,7 @@ from esscher.studies.deep.sampling import (
 )
 from esscher.studies.probe import probe
 from tests.engine.models.folders import tiny, words
+from tests.runs.stopped import stopped_at
 
 SMALL = {"context": 48, "passages": 2, "draws": 2, "sizes": [4, 10, 28]}
 TEXT = [words(400)]
@@ -63,9 +62,6 @@ def test_results_have_everything(name, measured):
     assert len(found.table()) == 3 * 2 * 3
     assert set(found.end_table()["variant"]) >= {"independent", "shared", *TERCILES}
     assert sum(t.heads for t in found.terciles.heads.values()) == 12
-    assert "keys drawn in every layer" in found.headline
-    assert "exponent" in repr(found)
-    assert "<table" in found._repr_html_()
     assert esscher.load(found.folder).to_dict() == results
 
 
@@ -120,19 +116,10 @@ def test_terciles(scope):
 
 
 @pytest.mark.parametrize("stop", ["passage-1-shared", "horizons"])
-def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, monkeypatch, measured):
+def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, measured):
     loaded, out = tiny("llama"), tmp_path / "run"
-    compute = Task.__call__
-
-    def fails(self):
-        if self.name == stop:
-            raise KeyboardInterrupt
-        return compute(self)
-
-    monkeypatch.setattr(Task, "__call__", fails)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_at(stop):
         esscher.deep(loaded, TEXT, out=out, **SMALL)
-    monkeypatch.undo()
     partial = esscher.load(out)
     assert not partial.complete
     json.dumps(partial.to_dict(), allow_nan=False)
@@ -173,19 +160,6 @@ def test_bad_input(change, message, tmp_path):
     with pytest.raises(InputError, match=message):
         esscher.deep(tiny("llama"), TEXT, out=tmp_path / "run", **(SMALL | change))
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("exponent", "interval", "said"),
-    [
-        (1.02, (0.94, 1.1), "KL falls like n^-1.0 (0.94 to 1.1)."),
-        (-0.236, (-0.5, 0.03), "is undecided (exponent -0.24 (-0.50 to 0.030))."),
-        (-0.3, (-0.4, -0.2), "KL rises with n (exponent -0.30 (-0.40 to -0.20))."),
-        (0.3, (None, None), "is undecided (exponent 0.30)."),
-    ],
-)
-def test_how_fast_it_falls(exponent, interval, said):
-    assert said in falls("KL", exponent, interval)
 
 
 # -- draws of one passage are not independent: intervals are over passages, and cover

@@ -37,11 +37,7 @@ def test_a_file_is_what_its_name_says(chosen, tmp_path):
     [
         ("r.npz", None, "the name 'r.npz' does not say what to write"),
         ("r", None, "the name 'r' does not say what to write"),
-        (
-            "r.npy",
-            "json",
-            "'r.npy' is the name of a file of format 'kvpress'",
-        ),
+        ("r.npy", "json", "'r.npy' is the name of a file of format 'kvpress'"),
         ("r.json", "kvpress", "let it end in .npy, or leave the format out"),
         ("r.npy", "numpy", "format is 'numpy'; choose"),
     ],

@@ -49,7 +49,3 @@ def test_error_at_the_context_comes_next():
     ) in headline(heads)
     assert "No head is certainly more than 50% off." in headline(heads[:2])
     assert "4% (extrapolated)." in headline([replace(head, keys=500) for head in heads[:2]])
-
-
-def test_nothing():
-    assert headline([]) == "Nothing has been measured yet."

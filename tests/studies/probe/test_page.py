@@ -36,30 +36,6 @@ def test_cards(found):
     assert cards[3].value == shown(sorted(table["tokens_10"])[2], "n3")  # half of six
 
 
-def test_tables_hold_all_numbers(found):
-    *flags, heads = summary(found, "run").tables
-    frame = found.table()
-    for key in (
-        "layer",
-        "head",
-        "H",
-        "khat",
-        "khat_low",
-        "mean",
-        "mean_low",
-        "cov_high",
-        "tokens_10",
-        "ess",
-    ):
-        shown_ = np.array(heads.data[key], dtype=float)
-        np.testing.assert_allclose(shown_, frame[key].astype(float), rtol=1e-5)
-    for i, head in enumerate(found.heads):
-        lines = [f"{flag}: {evidence}" for flag, evidence in head.flags.items()]
-        assert heads.data["flag_evidence"][i] == "\n".join(lines)
-    raised = {flag for head in found.heads for flag in head.flags}
-    assert [set(table.data["flag"]) for table in flags] == ([raised] if raised else [])
-
-
 def test_flags_name_their_heads():
     def flagged(results):
         for i, head in enumerate(results["heads"]):

@@ -130,7 +130,6 @@ def test_results_have_everything(name, mode, tmp_path):
             assert tokens is None or low is not None
             assert None in (low, tokens, high) or low <= tokens <= high
         assert head.reference_share == 0  # all tokens are queries
-        assert repr(head).startswith(f"head {head.layer}.{head.head}: H = {head.horizon:.3g}, ")
     assert len(found.layers) == len(layers)
     for layer in found.layers:
         for metric, shared in layer.heads_together.items():
@@ -148,11 +147,6 @@ def test_results_have_everything(name, mode, tmp_path):
         assert row.side_by_side == layer.fit.mean.exponent
     frame = found.table()
     assert len(frame) == 4 * len(layers)
-    limit = found.study.model_record.max_positions
-    assert found.headline.startswith("For 10% output error a typical head needs ")
-    assert f" At {limit} tokens, the model's own context length, a typical head" in found.headline
-    assert repr(found).splitlines()[0] == found.headline
-    assert found._repr_html_().count("<tr") == 1 + len(frame)
     assert load(tmp_path / "run").to_dict() == found.to_dict()
     found.save(tmp_path / "probe.json")
     assert load(tmp_path / "probe.json").heads == found.heads
@@ -299,8 +293,6 @@ def test_command_on_a_folder(tmp_path: Path):
     shown = CliRunner().invoke(main, ["show", str(out), "--json"])
     assert json.loads(shown.stdout) == as_json
     assert "k-hat" in CliRunner().invoke(main, ["show", str(out)]).output
-    listed = json.loads(CliRunner().invoke(main, ["ls", str(tmp_path), "--json"]).stdout)["runs"]
-    assert [(r["run"], r["kind"], r["state"]) for r in listed] == [("run", "probe", "complete")]
 
 
 def test_the_real_encoder():

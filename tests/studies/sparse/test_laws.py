@@ -33,7 +33,7 @@ def squared_map_errors(sequences, patterns, budgets, replicates, seed=0):
     shape = (len(patterns), len(METRICS), 1, 1, len(budgets))
     out = np.empty((len(patterns), replicates, len(budgets)))
     for i in range(replicates):
-        cell = measure_law(head, sequences, patterns, budgets, [i], seed)
+        cell = measure_law((head, sequences), patterns, budgets, [i], seed)
         errors = cell.table["error"].to_numpy().reshape(shape)[:, METRICS.index("map"), 0, 0]
         out[:, i] = (errors * cell.about.norm) ** 2
     return out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import esscher
 from esscher.studies.sweep.result import TITLES
 from esscher.studies.sweep.view import agreement_counts, summary
@@ -11,10 +9,6 @@ from esscher.studies.sweep.view import agreement_counts, summary
 
 def test_one_horizon_in_words_and_cards(one):
     about = summary(one, "run")
-    fit = one.rate("mean")
-    assert f"falls like n^-{fit.exponent:.3f} (" in about.answer
-    assert f"theory predicts {fit.predicted:.3f}" in about.answer
-    assert "for Gaussian tokens" not in about.answer
     values = {card.label: card.value for card in about.cards}
     assert values["replicates"] == "8"
     for metric, name in TITLES.items():
@@ -33,30 +27,6 @@ def test_notes_are_told(laplace):
     assert all(f"Note: {note}." in about.answer for note in laplace.notes)
     assert laplace.notes
     assert "predicted exponents" not in about.answer
-
-
-def test_tables_hold_the_numbers_of_the_result(swept):
-    exponents, errors = (table.data for table in summary(swept, "run").tables)
-    at = [(s, metric) for s in range(3) for metric in TITLES]
-    for i, (s, metric) in enumerate(at):
-        fit = swept.rate(metric, s)
-        assert exponents["horizon"][i] == swept.scales[s].horizon
-        assert exponents["alpha"][i] == swept.scales[s].alpha
-        assert exponents["metric"][i] == TITLES[metric]
-        ends = exponents["low"][i], exponents["high"][i]
-        assert ends == pytest.approx(fit.interval, rel=1e-5)
-        for name in ("exponent", "constant", "predicted", "sharp", "paper_bound"):
-            assert exponents[name][i] == pytest.approx(getattr(fit, name), rel=1e-5)
-        assert exponents["reasons"][i] == "; ".join(fit.reasons)
-    frame = swept.table()
-    for metric in TITLES:
-        noise = frame[f"{metric}_standard_error"]
-        assert errors[metric] == pytest.approx(frame[metric].tolist(), rel=1e-5)
-        high = (frame[metric] + 1.96 * noise).tolist()
-        assert errors[f"{metric}_high"] == pytest.approx(high, rel=1e-5)
-        assert all(
-            0 < low <= m for low, m in zip(errors[f"{metric}_low"], errors[metric], strict=True)
-        )
 
 
 def test_one_size_has_errors_alone():

@@ -10,7 +10,6 @@ from __future__ import annotations
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 from esscher.core.untrusted.files import (
-    append_line,
     check_folder,
     first_line,
     map_array,
@@ -24,7 +23,6 @@ from esscher.core.untrusted.files import (
 from esscher.core.untrusted.guard import bounded, foreign
 
 __all__ = [
-    "append_line",
     "bounded",
     "check_folder",
     "first_line",

@@ -69,15 +69,6 @@ def open_regular_for_writing(path: Path, flags: int = os.O_WRONLY) -> int:
     return _opened(path, flags | getattr(os, "O_NONBLOCK", 0) | _NO_LINK)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append a line to a log, which is made if need be; never through a link."""
-    handle = open_regular_for_writing(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(handle, f"{line}\n".encode("utf-8", "replace"))
-    finally:
-        os.close(handle)
-
-
 def check_folder(folder: Path, name: str) -> Path:
     """The folder ``name`` in a run directory; one that is a link is refused.
 
@@ -145,16 +136,17 @@ def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = T
     return parse_json(read_file(path, limit, follow=follow), str(path))
 
 
-def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> Any:
+def parse_json(data: bytes | str, place: str) -> Any:
     """JSON, with ``place`` in messages.
 
     Refused: names that occur twice in an object (readers differ in which one they take), NaN and
-    Infinity, numbers that overflow, more than so many ``values``, and what is beyond the limits on
-    depth and strings.
+    Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
     """
     text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
-    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > values:
-        raise InputError(f"{place} has more than {values:,} values; it is not what its name says")
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > limits.VALUES:
+        raise InputError(
+            f"{place} has more than {limits.VALUES:,} values; it is not what its name says"
+        )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = Counter(name for name, _ in pairs)
@@ -188,7 +180,7 @@ def parse_json(data: bytes | str, place: str, values: int = limits.VALUES) -> An
     return tree
 
 
-def _check(tree: Any, place: str, longest: int = limits.STRING) -> None:
+def _check(tree: Any, place: str) -> None:
     """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
     level: list[Any] = [tree]
     for _ in range(limits.DEPTH + 1):
@@ -204,10 +196,10 @@ def _check(tree: Any, place: str, longest: int = limits.STRING) -> None:
                 below += value
                 below += value.values()
             elif kind is str:
-                if len(value) > longest:
+                if len(value) > limits.STRING:
                     raise InputError(
                         f"{place} holds a string of {len(value):,} characters; at most "
-                        f"{longest:,} are read"
+                        f"{limits.STRING:,} are read"
                     )
             elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
                 raise InputError(
@@ -236,48 +228,36 @@ def map_array(path: Path) -> NDArray[Any]:
         If it is no array, holds objects, or ends before its array does.
     """
     with open_regular(path, follow=False) as file:
-        file.seek(0, io.SEEK_END)
-        size = file.tell()
-        file.seek(0)
-        shape, fortran, dtype, start = _header(file, size, str(path))
-        if not math.prod(shape):
+        size = os.fstat(file.fileno()).st_size
+        try:
+            version = np.lib.format.read_magic(file)
+            if version == (1, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            elif version == (2, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+            else:
+                raise ValueError(f"version {version} of its format is not known")
+        except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
+            raise InputError(f"{path} is damaged: {first_line(error)}") from error
+        start = file.tell()
+        if dtype.hasobject or dtype.kind not in _KINDS:
+            raise InputError(f"{path} holds {dtype.name[:80]}, not numbers; it is not read")
+        count = math.prod(shape)
+        if (
+            count < 0
+            or any(n < 0 for n in shape)
+            or len(shape) > 8
+            or count * dtype.itemsize > size - start
+        ):
+            raise InputError(
+                f"{path} is damaged: its header promises {str(tuple(shape))[:80]} numbers of "
+                f"{dtype.itemsize} bytes, but {size - start:,} bytes follow"
+            )
+        shape = tuple(int(n) for n in shape)
+        if not count:
             return np.empty(shape, dtype)
         order: Any = "F" if fortran else "C"
         return np.memmap(file, dtype=dtype, mode="r", shape=shape, order=order, offset=start)
-
-
-def _header(
-    file: BinaryIO, size: int, place: str
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Shape, order, type and place of the first number; refused if the file cannot hold it."""
-    try:
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-        else:
-            raise InputError(f"{place} is damaged: version {version} of its format is not known")
-    except InputError:
-        raise
-    except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise InputError(f"{place} is damaged: {reason}") from error
-    start = file.tell()
-    if dtype.hasobject or dtype.kind not in _KINDS:
-        raise InputError(f"{place} holds {dtype.name[:80]}, not numbers; it is not read")
-    count = math.prod(shape)
-    if (
-        count < 0
-        or any(n < 0 for n in shape)
-        or len(shape) > 8
-        or count * dtype.itemsize > size - start
-    ):
-        raise InputError(
-            f"{place} is damaged: its header promises {str(tuple(shape))[:80]} numbers of "
-            f"{dtype.itemsize} bytes, but {size - start:,} bytes follow"
-        )
-    return tuple(int(n) for n in shape), bool(fortran), dtype, start
 
 
 # Parquet of the parts of a run: kinds of columns and sizes are checked before they are made.
@@ -286,10 +266,8 @@ def _header(
 _WIDTH = 8
 
 
-def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
+def read_table(data: bytes, place: str) -> pa.Table:
     """The table of a part of a run: columns of numbers, truth values and strings.
-
-    It may take ``limit`` bytes when it is unpacked.
 
     Raises
     ------
@@ -301,9 +279,9 @@ def read_table(data: bytes, place: str, limit: int = limits.TABLE) -> pa.Table:
     import pyarrow.parquet as pq
 
     def check_total(total: int) -> None:
-        if total > limit:
+        if total > limits.TABLE:
             raise InputError(
-                f"{place} unpacks to {total:,} bytes or more; at most {limit:,} are read"
+                f"{place} unpacks to {total:,} bytes or more; at most {limits.TABLE:,} are read"
             )
 
     types: Any = pa.types

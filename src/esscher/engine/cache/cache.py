@@ -132,15 +132,13 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
         A layer with a sliding window holds as many as its window at most.
         """
-        key_heads = self._key_heads
-        return np.array(
-            [
-                (layer.kept if isinstance(layer, ReducedLayer) else [_tokens_of(layer)] * key_heads)
-                or [0] * key_heads
-                for layer in self.layers
-            ],
-            dtype=np.int64,
-        )
+        rows = np.zeros((len(self.layers), self._key_heads), dtype=np.int64)
+        for row, layer in zip(rows, self.layers, strict=True):
+            if not isinstance(layer, ReducedLayer):
+                row[:] = 0 if layer.keys is None else layer.keys.shape[0] * layer.keys.shape[2]
+            elif layer.kept:
+                row[:] = layer.kept
+        return rows
 
     @property
     def nbytes(self) -> int:
@@ -267,10 +265,6 @@ def reduced_copy(
         else:
             restore_sliding(layer, keys, values, source.cumulative_length)
     return out
-
-
-def _tokens_of(layer: Any) -> int:
-    return 0 if layer.keys is None else int(layer.keys.shape[0] * layer.keys.shape[2])
 
 
 def _bytes_of(layer: Any) -> int:

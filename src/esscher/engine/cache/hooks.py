@@ -241,7 +241,18 @@ class Switch:
             if call.reading or call.repeating is not None:
                 return self._read(module, forward, cache, kwargs)
             call.check_finished()
-            _check_inputs(module, kwargs)
+            # refused before tokens are taken
+            ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
+            given = embeds if ids is None else ids
+            if given is not None and torch.is_autocast_enabled(given.device.type):
+                raise InputError(
+                    "a reduced cache holds keys in the type of the model, and torch.autocast would "
+                    "change it on the way; call the model outside of torch.autocast (load it in "
+                    "bfloat16 if that is what you want)"
+                )
+            expecting = (*module.parameters(), embeds) if torch.is_grad_enabled() else ()
+            if any(x is not None and x.requires_grad for x in expecting):
+                raise no_gradients()
             check_repeatable(cache, kwargs)
             with cache.changing():
                 kwargs = _read_first(module, cache, kwargs)
@@ -281,21 +292,6 @@ def no_gradients() -> InputError:
         "no gradients flow through a reduced cache, and the model's weights or inputs expect some; "
         "call the model within torch.no_grad(), or after model.requires_grad_(False)"
     )
-
-
-def _check_inputs(module: nn.Module, kwargs: dict[str, Any]) -> None:
-    """Refuse autocast, and weights and inputs that expect gradients, before tokens are taken."""
-    ids, embeds = kwargs.get("input_ids"), kwargs.get("inputs_embeds")
-    given = embeds if ids is None else ids
-    if given is not None and torch.is_autocast_enabled(given.device.type):
-        raise InputError(
-            "a reduced cache holds keys in the type of the model, and torch.autocast would change "
-            "it on the way; call the model outside of torch.autocast (load it in bfloat16 if that "
-            "is what you want)"
-        )
-    expecting = (*module.parameters(), embeds) if torch.is_grad_enabled() else ()
-    if any(x is not None and x.requires_grad for x in expecting):
-        raise no_gradients()
 
 
 def _private(name: str) -> str:

@@ -375,7 +375,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
             if call.repeats or call.reading or full:
                 scores, targets = self._score_again(query, scaling, softcap)
                 if call.repeats:
-                    self._wait(scores, targets, query.shape[1] // key.shape[1], first=False)
+                    group = query.shape[1] // key.shape[1]
+                    repetitions = [Repetition(group, len(tokens)) for tokens in scores]
+                    self._pending = PendingPrompt(scores, targets, repetitions, first=False)
                 else:
                     self._select_again(scores, targets)
         return output, None
@@ -402,10 +404,18 @@ class ReducedLayer(_base):  # type: ignore[misc]
         if self._call.repeats:
             scores = [rule.scores(inputs, b) for b in range(len(query))]
             targets = [rule.targets(inputs, b) for b in range(len(query))]
-            self._store_whole(inputs.k, inputs.v, present)
+            # all of it is stored in the tail
+            nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
+            self.fill(inputs.k, inputs.v, [[nothing] * key.shape[1]] * len(key), present)
+            hidden, self.padding = self.padding, None
+            self.tail.append(inputs.k, inputs.v)
+            if hidden is not None:
+                self.tail.hide(hidden)
             by_list = [head for text in scores for head in text.cpu()]
             flat = [head for text in targets for head in text]
-            self._wait(by_list, flat or [None] * len(by_list), inputs.group, first=True)
+            repetitions = [Repetition(inputs.group, len(tokens)) for tokens in by_list]
+            waiting = flat if flat else [None] * len(by_list)
+            self._pending = PendingPrompt(by_list, waiting, repetitions, first=True)
         elif again and rule.score != "last":
             scores = [rule.scores(inputs, b)[:, there] for b, there in enumerate(present)]
             targets = [rule.targets(inputs, b) for b in range(len(query))]
@@ -443,29 +453,6 @@ class ReducedLayer(_base):  # type: ignore[misc]
             self.running = RunningScores(torch.cat(listed), torch.zeros(*keys.shape[:2], 0))
 
     # Repeating what was read.
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def _store_whole(self, keys: Tensor, values: Tensor, present: Sequence[Tensor]) -> None:
-        """Store a prompt as it is, in the tail."""
-        nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
-        self.fill(keys, values, [[nothing] * keys.shape[1]] * len(keys), present)
-        hidden, self.padding = self.padding, None
-        self.tail.append(keys, values)
-        if hidden is not None:
-            self.tail.hide(hidden)
-
-    def _wait(
-        self,
-        scores: Sequence[Tensor],
-        targets: Sequence[QueryTargets | None],
-        group: int,
-        *,
-        first: bool,
-    ) -> None:
-        """Keep everything until what was read has been repeated."""
-        repetitions = [Repetition(group, len(tokens)) for tokens in scores]
-        self._pending = PendingPrompt(scores, targets, repetitions, first)
 
     def _add_repetition(
         self, query: Tensor, rows: list[tuple[int, int]], scaling: float, softcap: float | None

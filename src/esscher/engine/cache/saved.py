@@ -102,7 +102,29 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     for number, layer in enumerate(cache.layers):
         named = {"keys": layer.keys, "values": layer.values}
         if isinstance(layer, ReducedLayer):
-            named = _reduced_arrays(layer)
+            assert layer.segments is not None
+            numbers = range(len(layer.segments.start))
+            # lists that beams share are written once for each
+            lists = [one_list(layer.segments, n) for n in numbers]
+            segments = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
+            named = {
+                "keys": segments.keys,
+                "values": segments.values,
+                "log_weight": segments.log_weight,
+                "start": segments.start,
+                "stop": segments.stop,
+                "tail_keys": layer.tail.keys,
+                "tail_values": layer.tail.values,
+            }
+            if not bool(layer.tail.valid.all()):
+                named["tail_valid"] = layer.tail.valid
+            if layer.padding is not None:
+                named["padding"] = layer.padding
+            if layer.recent is not None:
+                named |= {"queries": layer.recent.queries, "places": layer.recent.places}
+            if layer.running is not None:
+                scores = [layer.running.of_list(layer.segments, n, 0) for n in numbers]
+                named |= {"scores": torch.cat(scores), "tail_scores": layer.running.tail}
         arrays |= {f"{number}.{name}": array.cpu().contiguous() for name, array in named.items()}
     record = SavedCache(
         version=VERSION,
@@ -121,33 +143,6 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
     record = replace(record, checksum=checksum(record, arrays))
     safetensors = transformers_module("safetensors.torch")
     write_output(path, safetensors.save(arrays, {ENTRY: as_json(record).decode()}))
-
-
-def _reduced_arrays(layer: ReducedLayer) -> dict[str, Tensor]:
-    assert layer.segments is not None
-    numbers = range(len(layer.segments.start))
-    # lists that beams share are written once for each
-    lists = [one_list(layer.segments, number) for number in numbers]
-    segments = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
-    out = {
-        "keys": segments.keys,
-        "values": segments.values,
-        "log_weight": segments.log_weight,
-        "start": segments.start,
-        "stop": segments.stop,
-        "tail_keys": layer.tail.keys,
-        "tail_values": layer.tail.values,
-    }
-    if not bool(layer.tail.valid.all()):
-        out["tail_valid"] = layer.tail.valid
-    if layer.padding is not None:
-        out["padding"] = layer.padding
-    if layer.recent is not None:
-        out |= {"queries": layer.recent.queries, "places": layer.recent.places}
-    if layer.running is not None:
-        listed = [layer.running.of_list(layer.segments, number, 0) for number in numbers]
-        out |= {"scores": torch.cat(listed), "tail_scores": layer.running.tail}
-    return out
 
 
 def load_cache(path: str | Path, model: Any) -> ReducedCache:

@@ -69,17 +69,6 @@ class Curves:
         at = self.places[i]
         return self.resamples.log_sizes[at], self.resamples.log_errors[at]
 
-    def nuisance(self, i: int) -> Array:
-        """Columns of what is not known about the null curve."""
-        x, _ = self.curve(i)
-        one = np.ones_like(x)
-        return np.stack([one] if self.predicted else [one, -x], axis=1)
-
-    def null(self, i: int) -> Array:
-        """The null curve, up to its unknown constant (and exponent)."""
-        x, _ = self.curve(i)
-        return np.zeros_like(x) if self.predicted is None else self.predicted[i]
-
     def spread(self, rows: Sequence[Array]) -> Array:
         """One form of each curve as rows over the whole vector."""
         out = np.zeros((len(rows), len(self.resamples.log_sizes)))
@@ -114,8 +103,8 @@ class BendTest:
     def bend(self) -> float:
         """Largest departure in standard errors, with its sign: positive if the curve flattens."""
         errors = np.maximum(self.resamples.standard_errors(self.forms), np.finfo(float).tiny)
-        found = self.forms @ (self.resamples.log_errors - self.null) / errors
-        return float(found[np.argmax(np.abs(found))])
+        departures = self.forms @ (self.resamples.log_errors - self.null) / errors
+        return float(departures[np.argmax(np.abs(departures))])
 
     @property
     def p_value(self) -> float:
@@ -126,8 +115,10 @@ class BendTest:
     def power(self, alternative: Array) -> float:
         """Probability that an upward bend is found if the expected log errors are those given."""
         critical = np.quantile(self._largest_by_chance, 1 - SIGNIFICANCE)
-        found = self.resamples.deviations(self.forms, self.forms @ (alternative - self.null))
-        largest = np.take_along_axis(found, np.argmax(np.abs(found), axis=1)[:, None], axis=1)
+        departures = self.resamples.deviations(self.forms, self.forms @ (alternative - self.null))
+        largest = np.take_along_axis(
+            departures, np.argmax(np.abs(departures), axis=1)[:, None], axis=1
+        )
         return float(np.mean(largest[:, 0] > critical))
 
 
@@ -145,7 +136,9 @@ def bend_test(curves: Curves, alternatives: Sequence[Array] | None = None) -> Be
     rows: list[list[Array]] = [[], []]
     for i, covariance in enumerate(curves.covariances):
         x, y = curves.curve(i)
-        lines = curves.nuisance(i)
+        # columns of what is not known about the null curve
+        level = np.ones_like(x)
+        lines = np.stack([level] if curves.predicted else [level, -x], axis=1)
         slope = -least_squares_forms(np.stack([np.ones_like(x), x], axis=1), covariance)[1] @ y
         # Beyond a straight line a law of ln n is -ln ln n, which flattens; beyond a prediction of
         # known slope it is a slope that is too small.
@@ -155,8 +148,9 @@ def bend_test(curves: Curves, alternatives: Sequence[Array] | None = None) -> Be
             design = np.column_stack([lines, direction])
             rows[k].append(least_squares_forms(design, covariance)[-1])
     null = np.zeros_like(curves.resamples.log_errors)
-    for i, at in enumerate(curves.places):
-        null[at] = curves.null(i)
+    if curves.predicted is not None:
+        for at, predicted in zip(curves.places, curves.predicted, strict=True):
+            null[at] = predicted
     by_direction = [curves.spread(row) for row in rows]
     if len(curves.places) == 1 or alternatives is None:
         return BendTest(curves.resamples, np.concatenate(by_direction), null)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -158,7 +157,10 @@ def discoveries(p_values: ArrayLike) -> Array:
     """
     from scipy import stats  # here: it takes half a second
 
-    return _adjusted(p_values, lambda p: np.asarray(stats.false_discovery_control(p)))
+    adjusted, made = _tested(p_values)
+    if made.any():
+        adjusted[made] = stats.false_discovery_control(adjusted[made])
+    return adjusted
 
 
 def family_wise(p_values: ArrayLike) -> Array:
@@ -167,27 +169,22 @@ def family_wise(p_values: ArrayLike) -> Array:
     With probability 1 - alpha not one of the tests with an adjusted p-value of at most alpha is
     false, however the tests depend on each other: ``max_{j <= i} (m - j + 1) p_(j)``.
     """
-    return _adjusted(p_values, _holm)
-
-
-def _holm(p: Array) -> Array:
+    adjusted, made = _tested(p_values)
+    p = adjusted[made]
     order = np.argsort(p, kind="stable")
-    steps = (len(p) - np.arange(len(p))) * p[order]
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    p[order] = np.minimum(np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order]), 1.0)
+    adjusted[made] = p
     return adjusted
 
 
-def _adjusted(p_values: ArrayLike, adjust: Callable[[Array], Array]) -> Array:
-    values = np.asarray(p_values, dtype=np.float64)
+def _tested(p_values: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    """A copy of the p-values, and which of the tests were made."""
+    values = np.array(p_values, dtype=np.float64)
     made = ~np.isnan(values)
     p = as_array(values[made], "p_values")
     if p.size and (p.min() < 0 or p.max() > 1):
         raise InputError("p_values must lie between 0 and 1")
-    out = np.full(values.shape, np.nan)
-    if p.size:
-        out[made] = adjust(p)
-    return out
+    return values, made
 
 
 # Resampled replicates: what the noise of an error curve does to any number read off it.
@@ -375,12 +372,12 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
                 if alike
                 else resampling_counts(members, block, rng).astype(np.float64)
             )
-            own = times @ group / members
-            means[:, :depth] += members * own / counts[:depth]
+            average = times @ group / members
+            means[:, :depth] += members * average / counts[:depth]
             if members > 1:
                 # covariance of the sum over the group, as this resample estimates it
                 second = (times @ products / members).reshape(block, depth, depth)
-                central = (second - own[:, :, None] * own[:, None, :]) * members
+                central = (second - average[:, :, None] * average[:, None, :]) * members
                 spread[:, :depth, :depth] += central * members / (members - 1)
         usable = np.all(means > 0, axis=1)  # a mean of zeros has no logarithm
         means, spread = means[usable], spread[usable]

@@ -48,8 +48,8 @@ def smooth_covariance(resamples: Resamples) -> Array:
     """Covariance of the log errors: variances a power of n, correlations a power of the ratio."""
     spread = np.sqrt(smooth_variances(resamples))
     x = resamples.log_sizes
-    own = np.sqrt(np.maximum(np.diag(resamples.covariance), np.finfo(float).tiny))
-    neighbours = np.diag(resamples.covariance, 1) / (own[1:] * own[:-1])
+    errors = np.sqrt(np.maximum(np.diag(resamples.covariance), np.finfo(float).tiny))
+    neighbours = np.diag(resamples.covariance, 1) / (errors[1:] * errors[:-1])
     near = float(np.mean(neighbours)) if np.all(np.isfinite(neighbours)) else 0.0
     rate = -np.log(np.clip(near, *CORRELATIONS)) / float(np.mean(np.diff(x)))
     correlation = np.exp(-rate * np.abs(x[:, None] - x))

@@ -85,10 +85,10 @@ def agreement(interval: Ends, expected: float) -> Agreement:
     lies on one side of it; a wide interval decides nothing.
     """
     low, high = (None if end is None else end + 0.5 - expected for end in interval)
-    found = rate_class((low, high))
-    if found == "at 1/2":
+    kind = rate_class((low, high))
+    if kind == "at 1/2":
         return "agrees"
-    return "undecided" if found == "undecided" else "differs"
+    return "undecided" if kind == "undecided" else "differs"
 
 
 def rate_words(interval: Ends) -> str:
@@ -101,8 +101,8 @@ def rate_words(interval: Ends) -> str:
 
 def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
     """How many exponents are in each class; every class is a key."""
-    found = Counter(rate_class(interval) for interval in intervals)
-    return {name: found[name] for name in CLASSES}
+    counts = Counter(rate_class(interval) for interval in intervals)
+    return {name: counts[name] for name in CLASSES}
 
 
 def class_words(counts: dict[RateClass, int]) -> str:

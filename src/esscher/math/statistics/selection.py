@@ -119,9 +119,9 @@ class AgainstPrediction(Record, frozen=True, kw_only=True):
     def words(self) -> str:
         """The test in words."""
         low, high = self.drift_interval
-        said = "leaves" if self.leaves else "does not leave"
+        verb = "leaves" if self.leaves else "does not leave"
         return (
-            f"{said} the predicted curve (measured/predicted grows by a factor {self.drift:.3g}, "
+            f"{verb} the predicted curve (measured/predicted grows by a factor {self.drift:.3g}, "
             f"{low:.3g} to {high:.3g}; p = {self.p_value:.2g}), on top of which a floor is at most "
             f"{self.floor_share:.0%} of the last error"
         )

@@ -240,27 +240,18 @@ def compare_tails(
 
 def _profile(y: Array) -> tuple[Array, Array]:
     """Best b and its log-likelihood at every tau."""
-    moment = np.mean(y[:, None] ** TAUS, axis=0)
+    a, moment = 1 / TAUS, np.mean(y[:, None] ** TAUS, axis=0)
     low, high = np.full(len(TAUS), np.log(1e-8)), np.full(len(TAUS), np.log(1e6))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        # E_b y^tau falls from infinity to 1 as b grows; at the best b it is the mean
-        heavy = _mean_power(np.exp(middle)) > moment
+        # E_b y^tau = a/b + b^(a-1) e^-b / Gamma(a, b), with a = 1/tau, falls from infinity to 1 as
+        # b grows; at the best b it is the mean
+        b = np.exp(middle)
+        heavy = a / b + np.exp(-np.log(b) - _log_scaled_gamma(a, b)) > moment
         low, high = np.where(heavy, middle, low), np.where(heavy, high, middle)
     b = np.exp((low + high) / 2)
-    return b, -len(y) * (b * (moment - 1) + _log_integral(b))
-
-
-def _mean_power(b: Array) -> Array:
-    """``E y^tau`` under ``exp(-b y^tau)``, y > 1: ``a/b + b^(a-1) e^-b / Gamma(a, b)``."""
-    a = 1 / TAUS
-    return np.asarray(a / b + np.exp(-np.log(b) - _log_scaled_gamma(a, b)))
-
-
-def _log_integral(b: Array) -> Array:
-    """``ln int_1^inf exp(-b (y^tau - 1)) dy``."""
-    a = 1 / TAUS
-    return np.asarray(_log_scaled_gamma(a, b) - np.log(TAUS))
+    integral = _log_scaled_gamma(a, b) - np.log(TAUS)  # ln int_1^inf exp(-b (y^tau - 1)) dy
+    return b, -len(y) * (b * (moment - 1) + integral)
 
 
 def _log_scaled_gamma(a: Array, b: Array) -> Array:
@@ -278,11 +269,11 @@ def _log_scaled_gamma(a: Array, b: Array) -> Array:
 def _inflation(y: Array, b: float, tau: float, group: NDArray[np.int64]) -> float:
     """Variance of the efficient score of tau over passages, over that of independent values."""
     power = y**tau
-    own = -b * (power * np.log(y))
+    score = -b * (power * np.log(y))
     nuisance = -(power - power.mean())
-    own = own - own.mean()
+    score = score - score.mean()
     # what of the score of tau is not a matter of b
-    efficient = own - nuisance * (own @ nuisance) / max(float(nuisance @ nuisance), 1e-300)
+    efficient = score - nuisance * (score @ nuisance) / max(float(nuisance @ nuisance), 1e-300)
     _, index = np.unique(group, return_inverse=True)
     sums = np.bincount(index, weights=efficient)
     if len(sums) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,12 +116,26 @@ def cloud_tails(
     one, two = (direction / np.std(rows @ direction) for direction in peaked)
     mean = one + np.copysign(1.0, cosine) * two
     proxies = tuple(variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts)
+    # The larger of the two would be larger the less they agree, hence their geometric mean; its
+    # interval spans both, which know nothing of the choice of the direction: that matters more
+    # than the tokens along it.
+    largest = max(proxies, key=lambda proxy: proxy.value)
+    proxy = VarianceProxy(
+        value=float(np.exp(np.mean([np.log(half.value) for half in proxies]))),
+        interval=(
+            min(half.interval[0] for half in proxies),
+            max(half.interval[1] for half in proxies),
+        ),
+        reach=min(half.reach for half in proxies),
+        at=largest.at,
+        level=largest.level,
+    )
     size = np.abs(kurtosis)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
-        proxy=_common(proxies),
+        proxy=proxy,
         tail=tuple(compare_thresholds(size, index, LEVEL)),
         tail_halves=tuple(
             tuple(compare_thresholds(size[part], index[part], LEVEL)) for part in parts
@@ -131,25 +145,6 @@ def cloud_tails(
         agreement=abs(cosine),
     )
     return CloudTails(mean / np.linalg.norm(mean), kurtosis, numbers)
-
-
-def _common(halves: Sequence[VarianceProxy]) -> VarianceProxy:
-    """Geometric mean of the halves' proxies; the interval spans those of both.
-
-    The larger of two would be larger the less they agree. The intervals of single halves know
-    nothing of the choice of the direction, which matters more than the tokens along it.
-    """
-    largest = max(halves, key=lambda proxy: proxy.value)
-    return VarianceProxy(
-        value=float(np.exp(np.mean([np.log(proxy.value) for proxy in halves]))),
-        interval=(
-            min(proxy.interval[0] for proxy in halves),
-            max(proxy.interval[1] for proxy in halves),
-        ),
-        reach=min(proxy.reach for proxy in halves),
-        at=largest.at,
-        level=largest.level,
-    )
 
 
 def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:

@@ -70,12 +70,6 @@ class TiltLaw:
             np.sum(theta[..., None] * self._tau2 / gap - 0.5 * self._count * np.log(gap), axis=-1)
         )
 
-    def tilted_gram(self, theta: Array) -> Array:
-        """``E[a'Wa exp(theta |a|^2)] / E exp(theta |a|^2)``."""
-        gap = 1 - 2 * self._g * theta[..., None]
-        mean = np.einsum("...i,ij,...j->...", 1 / gap, self._w_tau, 1 / gap)
-        return np.asarray(np.sum(self._w * self._g / gap, axis=-1) + mean)
-
     def _cumulants(self, theta: float) -> tuple[float, float, float]:
         """First three derivatives of the log-transform at a real theta below the cut."""
         g, gap = self._g, 1 - 2 * self._g * theta
@@ -118,11 +112,12 @@ class TiltLaw:
         slope = width * (1j + 2 * bend * v)
         value = np.exp(self.log_transform(path) - path * x) * slope
         value[0] *= 0.5  # the node on the real axis is shared by both halves
+        # E[a'Wa exp(theta |a|^2)] / E exp(theta |a|^2) along the path
+        gap = 1 - 2 * self._g * path[:, None]
+        gram = np.sum(self._w * self._g / gap, axis=-1)
+        gram = gram + np.einsum("...i,ij,...j->...", 1 / gap, self._w_tau, 1 / gap)
         scale = CONTOUR_STEP / np.pi
-        return (
-            float(scale * np.sum(value).imag),
-            float(scale * np.sum(value * self.tilted_gram(path)).imag),
-        )
+        return float(scale * np.sum(value).imag), float(scale * np.sum(value * gram).imag)
 
     def rule(self, largest_n: float) -> TiltRule:
         """Quadrature rule for error curves up to ``largest_n`` tokens.

@@ -342,40 +342,6 @@ def longest_first(heads: pd.DataFrame) -> pd.DataFrame:
     return heads.sort_values(["open", "length", "last_change"], ascending=False, kind="stable")
 
 
-def assemble(study: ContextStudy, cells: Mapping[str, Cell], run: CellRun) -> Context:
-    """Find where every head stops gaining."""
-    lengths = study.lengths
-    heads: list[HeadContext] = []
-    if cells:
-        squares, norms = _arrays(cells, len(lengths) - 1, run)
-        windows = next(iter(cells.values())).about.windows
-        for layer, head in np.ndindex(*norms.shape[1:]):
-            # most tokens that the heads of a layer can see: its window, or what the model reads
-            window, reads = windows[layer], study.model_record.max_positions
-            limit = float(reads if window is None else min(window, reads))
-            square, norm = squares[:, layer, head], norms[:, layer, head]
-            length = saturation(square, norm, lengths, study.tolerance, study.seed, limit)
-            change = relative_changes(square, norm).tolist()
-            note = f"still changing by {change[-1]:.0%} at {study.context:,}" if length.open else ""
-            heads.append(
-                HeadContext(
-                    layer=layer,
-                    head=head,
-                    change=tuple(change),
-                    note=note,
-                    **structs.asdict(length),
-                )
-            )
-    return Context.of(
-        run,
-        study,
-        len(cells),
-        _headline(study, heads),
-        lengths=tuple(lengths.tolist()),
-        heads=tuple(heads),
-    )
-
-
 def _arrays(cells: Mapping[str, Cell], doublings: int, run: CellRun) -> tuple[Array, Array]:
     """Squared changes [passages, layers, heads, doublings] and norms [passages, layers, heads]."""
     squares: list[Array] = []
@@ -527,4 +493,35 @@ class ContextStudy(ModelStudy[Context]):
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Context:
         """Find where every head stops gaining."""
-        return assemble(self, cells, run)
+        lengths = self.lengths
+        heads: list[HeadContext] = []
+        if cells:
+            squares, norms = _arrays(cells, len(lengths) - 1, run)
+            windows = next(iter(cells.values())).about.windows
+            for layer, head in np.ndindex(*norms.shape[1:]):
+                # most tokens that the heads of a layer can see: its window, or what the model reads
+                window, reads = windows[layer], self.model_record.max_positions
+                limit = float(reads if window is None else min(window, reads))
+                square, norm = squares[:, layer, head], norms[:, layer, head]
+                length = saturation(square, norm, lengths, self.tolerance, self.seed, limit)
+                change = relative_changes(square, norm).tolist()
+                note = (
+                    f"still changing by {change[-1]:.0%} at {self.context:,}" if length.open else ""
+                )
+                heads.append(
+                    HeadContext(
+                        layer=layer,
+                        head=head,
+                        change=tuple(change),
+                        note=note,
+                        **structs.asdict(length),
+                    )
+                )
+        return Context.of(
+            run,
+            self,
+            len(cells),
+            _headline(self, heads),
+            lengths=tuple(lengths.tolist()),
+            heads=tuple(heads),
+        )

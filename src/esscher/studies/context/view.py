@@ -119,7 +119,10 @@ def print_result(result: Context, console: PlainConsole, everything: bool = Fals
     for row in shown.to_dict("records"):
         table.add_row(
             f"{row['layer']}.{row['head']}",
-            *(_length(row[name]) for name in ("length", "low", "high")),
+            *(
+                "open" if math.isnan(row[name]) else f"{row[name]:,.0f}"
+                for name in ("length", "low", "high")
+            ),
             f"{row['last_change']:.1%}",
             "extrapolated" if row["extrapolated"] else row["note"],
         )
@@ -130,7 +133,3 @@ def print_result(result: Context, console: PlainConsole, everything: bool = Fals
         "longer than the window of the layer or what the model reads. change: relative, when the "
         "context last doubled."
     )
-
-
-def _length(value: float) -> str:
-    return "open" if math.isnan(value) else f"{value:,.0f}"

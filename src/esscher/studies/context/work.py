@@ -93,7 +93,7 @@ def layer_changes(
     inputs
         A whole passage.
     queries
-        The last this many are asked.
+        Number of queries, the last ones of the passage.
     lengths
         Context lengths, each twice the one before it.
     """

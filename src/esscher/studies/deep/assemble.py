@@ -38,7 +38,6 @@ from esscher.math.limits import GaussianStack, StackLimit
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import Means, exponentials, mean_and_interval
 from esscher.math.statistics.records import (
-    Ends,
     class_counts,
     finite,
     rate_words,
@@ -122,11 +121,12 @@ def growth_factors(errors: Array, seed: int) -> tuple[list[Estimate | None], Est
     return [None, *factors[:-1]], factors[-1]
 
 
-def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> Rate | None:
+def fitted(
+    errors: Array, sizes: Sequence[int], seed: int, sharp: float | None = None, **options: Any
+) -> Rate | None:
     """The rate of errors with axes [replicate, size]; None where there is none to be seen."""
     if len(sizes) < 2 or np.sum(np.mean(errors > 0, axis=0) > 0.5) < 2:
         return None
-    sharp = options.pop("sharp", None)
     rate = fit_rate(errors, np.asarray(sizes, dtype=np.float64), seed=seed, **options)
     return replace(rate, sharp=sharp)
 
@@ -385,8 +385,14 @@ def model_headline(
         sentences.append(f"The error falls {rates_said(class_counts(fits), 'layer')}.")
     fit = damage[way]
     if fit is not None:
-        name = "KL" if "kl" in end else "1 - cosine"
-        sentences.append(falls(name, fit.exponent, fit.interval))
+        name, shown = "KL" if "kl" in end else "1 - cosine", between(fit.exponent, fit.interval)
+        low, high = fit.interval
+        if low is None or high is None or low <= 0 <= high:
+            sentences.append(f"Whether {name} falls with n is undecided (exponent {shown}).")
+        elif low > 0:
+            sentences.append(f"{name} falls like n^-{shown}.")
+        else:
+            sentences.append(f"{name} rises with n (exponent {shown}).")
     ratio = None if terciles is None else terciles.high_over_low
     if ratio is not None:
         ends = ratio.interval[middle]
@@ -401,17 +407,6 @@ def model_headline(
             "There is one passage: intervals cover the draws of its keys, not other texts."
         )
     return " ".join(sentences)
-
-
-def falls(name: str, exponent: float, interval: Ends) -> str:
-    """Say how fast something falls with n, if that can be told."""
-    low, high = interval
-    shown = between(exponent, interval)
-    if low is None or high is None or low <= 0 <= high:
-        return f"Whether {name} falls with n is undecided (exponent {shown})."
-    return (
-        f"{name} falls like n^-{shown}." if low > 0 else f"{name} rises with n (exponent {shown})."
-    )
 
 
 # -- Gaussian stacks

@@ -36,7 +36,7 @@ from esscher.engine.sampled.sizes import PREFIX
 from esscher.engine.text.packing import Passage, PassageSet, first_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
-from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.executors import Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.deep.result import TERCILES, DeepCell
 from esscher.studies.deep.study import DeepStudy
@@ -268,9 +268,7 @@ def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int
 # Cells: the horizons, and a passage and a way of sampling.
 
 
-def read_text(
-    study: DeepStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
-) -> DeepWork:
+def read_text(study: DeepStudy, loaded: LoadedModel, model: AnyModel) -> DeepWork:
     """Cut the text into whole passages, with room for every size."""
     check_supported(loaded)
     text = first_passages(loaded, study.text, study.passages, study.context, study.column)

@@ -31,11 +31,8 @@ from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
 from esscher.math.limits.mapping import AffineMap
-from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell
-from esscher.runs.study import OneBatch
 from esscher.studies.deep.result import DeepCell
-from esscher.studies.deep.study import DeepStackStudy
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
 #: digits of float64 are left for ``Sigma^{-1/2}``.
@@ -183,13 +180,3 @@ def measure_replicate(
                 rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(moments)]
     columns = ["n", "layer", "quantity", "entry", "value"]
     return Cell(DeepCell(number=replicate), pd.DataFrame(rows, columns=columns))
-
-
-def draw_stack(study: DeepStackStudy, executor: CellExecutor) -> OneBatch:
-    """Draw the stack, and say so if it is impossible."""
-    source = executor.share(study.stack())
-    tasks = {
-        name: Task(name, measure_replicate, (source, study.sizes, number, study.seed))
-        for number, name in enumerate(study.cells())
-    }
-    return OneBatch(study, tasks)

@@ -14,17 +14,16 @@ from esscher.core.options import BY_MODEL, AtMost, Seed, option
 from esscher.core.validation import as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import passage_keys
-from esscher.runs.executors import CellExecutor
+from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import Study
+from esscher.runs.study import OneBatch, Study
 from esscher.studies.deep.result import TERCILES, WAYS, Deep, DeepCell
 
 if TYPE_CHECKING:
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.math.limits import GaussianStack, StackLimit
-    from esscher.runs.study import OneBatch
     from esscher.studies.deep.sampling import DeepWork
 
 #: Sizes of a Gaussian stack, unless they are given.
@@ -131,7 +130,7 @@ class DeepStudy(ModelStudy[Deep]):
         """Cut the text into passages."""
         from esscher.studies.deep.sampling import read_text  # brings torch
 
-        return read_text(self, loaded, model, executor)
+        return read_text(self, loaded, model)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
         """Average over passages, and fit rates."""
@@ -200,10 +199,15 @@ class DeepStackStudy(Study[Deep]):
         return [f"replicate-{number}" for number in range(self.replicates)]
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
-        """Draw the stack."""
-        from esscher.studies.deep.stack import draw_stack  # brings torch
+        """Draw the stack, and say so if it is impossible."""
+        from esscher.studies.deep.stack import measure_replicate  # brings torch
 
-        return draw_stack(self, executor)
+        source = executor.share(self.stack())
+        tasks = {
+            name: Task(name, measure_replicate, (source, self.sizes, number, self.seed))
+            for number, name in enumerate(self.cells())
+        }
+        return OneBatch(self, tasks)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
         """Average over replicates, fit rates, and compare with the recursion."""

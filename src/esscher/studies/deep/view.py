@@ -48,7 +48,15 @@ def print_result(result: Deep, console: PlainConsole) -> None:
             )
         console.print(table)
     _print_end(console, result)
-    _print_terciles(console, result)
+    if result.terciles is not None:
+        where = "in each layer" if result.terciles.scope == "layer" else "in the whole model"
+        table = PlainTable(f"Thirds of the heads by horizon, {where}")
+        for name in ("third", "heads", "H from", "median", "to"):
+            table.add_column(name, justify="left" if name == "third" else "right", no_wrap=True)
+        for name, third in result.terciles.heads.items():
+            horizons = (third.horizon_min, third.horizon_median, third.horizon_max)
+            table.add_row(name, str(third.heads), *(shown(h, "d2", "-") for h in horizons))
+        console.print(table)
     console.explain(
         "n=...: relative error of the tokens behind the block, root mean square; growth: ratio of "
         "the error to that of the layer before, at the middle size; exponent: of error ~ C "
@@ -108,18 +116,6 @@ def _print_end(console: PlainConsole, result: Deep) -> None:
         if fit is not None:
             what = "KL" if "kl" in result.end else "1 - cosine"
             console.say(f"{what}, {variant}: exponent {_exponent(fit)}")
-
-
-def _print_terciles(console: PlainConsole, result: Deep) -> None:
-    if result.terciles is not None:
-        where = "in each layer" if result.terciles.scope == "layer" else "in the whole model"
-        table = PlainTable(f"Thirds of the heads by horizon, {where}")
-        for name in ("third", "heads", "H from", "median", "to"):
-            table.add_column(name, justify="left" if name == "third" else "right", no_wrap=True)
-        for name, third in result.terciles.heads.items():
-            horizons = (third.horizon_min, third.horizon_median, third.horizon_max)
-            table.add_row(name, str(third.heads), *(shown(h, "d2", "-") for h in horizons))
-        console.print(table)
 
 
 def _growth(step: Estimate | None) -> str:

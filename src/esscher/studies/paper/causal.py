@@ -379,7 +379,7 @@ def judge_causal(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
         f"Tokens are drawn independently from {clouds:,} of {setting.text}, which real passages "
         "are not; what a head would do beyond that many different tokens is not seen. "
         f"{len(heads)} heads stand for the model.",
-        "more heads and larger clouds (--scale standard)",
+        "more heads and larger clouds",
         {
             "errors": pd.DataFrame(curves),
             "ratios": pd.DataFrame(ratio_rows),

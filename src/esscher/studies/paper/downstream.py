@@ -556,7 +556,7 @@ def judge_downstream(tables: Mapping[str, pd.DataFrame], setting: Setting) -> En
         f"{fits[0]['texts']} passages and {fits[1]['texts']} short texts that come with Python, "
         "two small models; keys are drawn independently in every layer, the tokens that ask are "
         "never left out.",
-        "more texts and draws (--scale standard)",
+        "more texts and draws",
         {
             "curves": pd.DataFrame(curves),
             "fits": pd.DataFrame(fits),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
@@ -114,7 +113,21 @@ def explorer(plan: Plan, heads: Sequence[tuple[int, int]] | None = None) -> Char
         )
         if column in table
     ]
-    panels.append(_group(plan, pick))
+    # of the query heads that share the key head that is picked
+    grids = {ERRORS.names[0]: grouped(plan, plan.predicted.head_error)}
+    if plan.check is not None:
+        grids[ERRORS.names[1]] = grouped(plan, plan.check.heads.realised)
+    rows = [
+        {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
+        for name, grid in grids.items()
+        for (layer, head), values in zip(np.ndindex(np.shape(plan.budgets)), grid, strict=True)
+        for i, value in enumerate(values)
+    ]
+    names = list(dict.fromkeys(row["query"] for row in rows))
+    x = Axis("query", "query head of the group", names=names)
+    y = Axis("value", "relative output error")
+    drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
+    panels.append(panel(drawn, title=picked_title("errors", KEY_HEAD)))
     note = _kept(plan) + ("" if len(least) == len(table) else "; ×: all kept, no error")
     return figure(panels, _title(plan), note=note, apart=True, pick=pick)
 
@@ -235,26 +248,6 @@ def shown_first(check: Check) -> list[str]:
 def _budgets(plan: Plan) -> ChartType:
     rows = records(key_heads(plan))
     return heatmap(rows, "tokens", "tokens kept", log=True, columns=KEY_HEAD)
-
-
-def _group(plan: Plan, pick: alt.Parameter) -> ChartType:
-    """Errors of the query heads that share the key head that is picked."""
-    check, names = plan.check, ERRORS.names
-    errors = {names[0]: grouped(plan, plan.predicted.head_error)}
-    if check is not None:
-        errors[names[1]] = grouped(plan, check.heads.realised)
-    rows = [
-        {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
-        for name, grid in errors.items()
-        for (layer, head), values in zip(np.ndindex(np.shape(plan.budgets)), grid, strict=True)
-        for i, value in enumerate(values)
-    ]
-    x = Axis(
-        "query", "query head of the group", names=list(dict.fromkeys(row["query"] for row in rows))
-    )
-    y = Axis("value", "relative output error")
-    drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
-    return panel(drawn, title=picked_title("errors", KEY_HEAD))
 
 
 def _cost(check: Check, title: str, colours: Series | None = None) -> ChartType:

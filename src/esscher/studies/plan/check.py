@@ -11,7 +11,7 @@ that holds what a configuration keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -69,8 +69,6 @@ FACTOR = 1.5
 ROUNDING = 1e-9
 #: A task on which the dense model scores less than this is one that it cannot do.
 PASSES = 0.5
-
-N = TypeVar("N", bound=str)
 
 
 class Budgets(NamedTuple):
@@ -360,6 +358,17 @@ def check_results(
     verdict, best = verdict_of(ratios["uniform"]), closest(distances)
     nearest = distances[best[0]]
     scores, cannot, totals = task_results(items)
+    realised = realised_errors(cells)
+    shown = (predicted_error > 0) & (realised > 0)
+    ratio = realised[shown] / predicted_error[shown]
+    within = float(np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))) if shown.any() else None
+    heads = HeadErrors(
+        predicted=tuple(map(tuple, predicted_error.tolist())),
+        realised=tuple(map(tuple, realised.tolist())),
+        factor=FACTOR,
+        within_factor=within,
+        median_ratio=float(np.median(ratio)) if shown.any() else None,
+    )
     return Check(
         passages=len(cells),
         measures=measures,
@@ -368,7 +377,7 @@ def check_results(
         passages_needed=passages_needed(uniform, planned) if verdict == "undecided" else None,
         best=tuple(best),
         over_best={n: paired_ratio(own, nearest) for n, own in distances.items() if n != best[0]},
-        heads=_calibration(cells, predicted_error),
+        heads=heads,
         # budgets are numbers of tokens: all passages take the same
         cache=first.cache,
         tasks=scores,
@@ -423,21 +432,6 @@ def realised_errors(cells: Sequence[Cell]) -> Array:
     return np.asarray(np.sqrt(np.mean(squares, axis=0)))
 
 
-def _calibration(cells: Sequence[Cell], predicted: Array) -> HeadErrors:
-    """Predicted against realised relative error of every head, when only it is reduced."""
-    realised = realised_errors(cells)
-    shown = (predicted > 0) & (realised > 0)
-    ratio = realised[shown] / predicted[shown]
-    within = float(np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))) if shown.any() else None
-    return HeadErrors(
-        predicted=tuple(map(tuple, predicted.tolist())),
-        realised=tuple(map(tuple, realised.tolist())),
-        factor=FACTOR,
-        within_factor=within,
-        median_ratio=float(np.median(ratio)) if shown.any() else None,
-    )
-
-
 def mean_of(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Mean:
     """The mean over passages, with Student's interval, which ends where the quantity does."""
     return _column(mean_and_interval(values[:, None], lowest, highest), 0)
@@ -479,7 +473,7 @@ def passages_needed(over: Array, under: Array) -> int | None:
     return replicates_needed(float(logs.mean()), float(logs.std(ddof=1)))
 
 
-def closest(distances: Mapping[N, Array]) -> list[N]:
+def closest(distances: Mapping[Configuration, Array]) -> list[Configuration]:
     """Names of the configurations closest to dense, the closest first.
 
     More than one if the passages cannot tell them from the closest.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from esscher.core.shown import announce, counted
 from esscher.core.untrusted import limits, read_json
 from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
-from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
 from esscher.runs.registry import load
 from esscher.studies.plan.result import Plan
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from esscher.engine.cache.budgets import Score
     from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.generation import Comparison, Generation
-    from esscher.engine.models.loaded import LoadedModel
 
 
 #: Lowest temperature: logits divided by it are far from overflow, and ties alone are drawn.
@@ -172,8 +169,23 @@ class Request:
                 f"max_new_tokens is {self.max_new_tokens}, but {outline.name} reads at most "
                 f"{outline.max_positions} tokens, with the prompt; give fewer"
             )
-        if self.plan is not None:
-            check_plan(self.plan, outline)
+        if self.plan is None:
+            return
+        # another architecture is refused here; weights are compared when they are loaded
+        sizes = [
+            (shape.layers, shape.heads, shape.key_heads, shape.head_dim, shape.hidden)
+            for shape in (self.plan.model, outline.shape)
+        ]
+        model = self.plan.model
+        names = [(model.name, model.family), (outline.name, outline.family.name)]
+        if names[0][1] == names[1][1] and sizes[0] == sizes[1]:
+            return
+        first, second = (
+            f"{name!r} ({family}: {layers} layers of {heads} heads, {key_heads} key heads of "
+            f"dimension {dim})"
+            for (name, family), (layers, heads, key_heads, dim, _) in zip(names, sizes, strict=True)
+        )
+        raise InputError(f"the plan is for {first}, not for {second}; make a plan for it")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what produced the text; the prompt is left out, which the caller has."""
@@ -206,7 +218,19 @@ class Request:
 
         loaded = self.model.load()
         ids = prompt_ids(loaded, self.prompt, self.max_new_tokens, chat=self.chat)
-        make_cache = partial(self._make_cache, loaded)
+
+        def make_cache() -> ReducedCache | None:
+            if self.plan is None:
+                return None
+            return self.plan.cache(
+                loaded,
+                seed=self.seed,
+                decode=self.decode,
+                length=self.length,
+                chunk=self.chunk,
+                score=self.score,
+            )
+
         cache = make_cache()  # a plan for another model is refused here
         announce(f"Reading {counted(len(ids), 'token')}")
         result: Generation | Comparison
@@ -232,41 +256,6 @@ class Request:
         if self.save_cache is not None and cache is not None:
             cache.save(self.save_cache)
         return result
-
-    def _make_cache(self, loaded: LoadedModel) -> ReducedCache | None:
-        if self.plan is None:
-            return None
-        return self.plan.cache(
-            loaded,
-            seed=self.seed,
-            decode=self.decode,
-            length=self.length,
-            chunk=self.chunk,
-            score=self.score,
-        )
-
-
-def check_plan(plan: Plan, outline: Outline) -> None:
-    """Refuse a plan whose model has another architecture; its weights are compared later.
-
-    Raises
-    ------
-    InputError
-        Naming both.
-    """
-    sizes = [
-        (shape.layers, shape.heads, shape.key_heads, shape.head_dim, shape.hidden)
-        for shape in (plan.model, outline.shape)
-    ]
-    names = [(plan.model.name, plan.model.family), (outline.name, outline.family.name)]
-    if names[0][1] == names[1][1] and sizes[0] == sizes[1]:
-        return
-    first, second = (
-        f"{name!r} ({family}: {layers} layers of {heads} heads, {key_heads} key heads of dimension "
-        f"{dim})"
-        for (name, family), (layers, heads, key_heads, dim, _) in zip(names, sizes, strict=True)
-    )
-    raise InputError(f"the plan is for {first}, not for {second}; make a plan for it")
 
 
 # What a plan saved on this machine: seconds, bytes and memory of both caches, kept with its run.

@@ -133,11 +133,16 @@ def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total:
         Tokens of all key heads together.
     """
 
+    def curves_of(mean: PassageEffects) -> list[EffectCurve]:
+        # by the best power of each key head
+        best = mean.effect.min(axis=2).reshape(-1, len(sizes))
+        return [EffectCurve.below(sizes, unit) for unit in best]
+
     def choose(mean: PassageEffects) -> Choice:
-        budgets = allocate(unit_curves(mean, sizes), total).budgets.reshape(mean.effect.shape[:2])
+        budgets = allocate(curves_of(mean), total).budgets.reshape(mean.effect.shape[:2])
         return budgets, best_powers(mean, sizes, budgets)
 
-    curves = unit_curves(average_effects(parts), sizes)
+    curves = curves_of(average_effects(parts))
     allocation = allocate(curves, total)
     planned = Predicted.of(parts, sizes, choose)
     return replace(planned, price=allocation.price, gap=allocation.gap(curves))
@@ -174,12 +179,6 @@ def _worst_squares(effects: PassageEffects) -> Array:
     layers, key_heads = effects.effect.shape[:2]
     relative = effects.square / effects.norm[..., None, None]
     return np.asarray(relative.reshape(layers, key_heads, -1, *relative.shape[2:]).max(axis=2))
-
-
-def unit_curves(effects: PassageEffects, sizes: NDArray[np.int64]) -> list[EffectCurve]:
-    """Effect of every key head as a function of its budget, by the best power."""
-    best = effects.effect.min(axis=2)
-    return [EffectCurve.below(sizes, unit) for unit in best.reshape(-1, len(sizes))]
 
 
 def best_powers(

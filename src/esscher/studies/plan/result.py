@@ -238,6 +238,14 @@ class Prediction(Record, frozen=True, kw_only=True, omit_defaults=True):
     gap: float | None
 
 
+#: Forms of an export: a table of text, the same as JSON, and the array of kvpress' LUKVPress.
+ExportFormat: TypeAlias = Literal["csv", "json", "kvpress"]
+#: How the names of their files end.
+ENDINGS: dict[ExportFormat, str] = {"csv": ".csv", "json": ".json", "kvpress": ".npy"}
+#: Rows of LU-KV's array: shares that are dropped, from 1% to 99%.
+TARGETS = 99
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Plan(Result["PlanStudy"]):
     """Token budgets of every key head; its file names its model, and is refused for others.
@@ -479,7 +487,59 @@ class Plan(Result["PlanStudy"]):
             For another format, a name that ends in none or in that of another format, or if the
             file cannot be written; an old one is then as it was.
         """
-        export_plan(self, as_path(path, "path"), format)
+        path = as_path(path, "path")
+        named = {ending: name for name, ending in ENDINGS.items()}.get(path.suffix.lower())
+        form = format or named
+        if form is None:
+            raise InputError(
+                f"the name {path.name!r} does not say what to write; let it end in .json, .csv or "
+                ".npy (kvpress), or give a format"
+            )
+        if form not in ENDINGS:
+            raise InputError(f"format is {form!r}; choose 'csv', 'json' or 'kvpress'")
+        if named not in (None, form):
+            raise InputError(
+                f"format is {form!r}, but {path.name!r} is the name of a file of format {named!r}; "
+                f"let it end in {ENDINGS[form]}, or leave the format out"
+            )
+        if form == "csv":
+            table = self.table()[["layer", "key_head", "tokens", "ratio"]]
+            write_output(path, table.to_csv(index=False).encode())
+            return
+        if form == "json":
+            tree = {
+                "model": self.model.name,
+                "weight_hash": self.model.weight_hash,
+                "prefix": self.prefix,
+                "selection": self.selection,
+                "sinks": self.keeping.sinks,
+                "recent": self.keeping.recent,
+                "tokens": self.budgets,
+                "ratios": self.ratios,
+            }
+            write_output(path, json.dumps(tree, indent=1).encode())
+            return
+        if self.sliding:
+            raise InputError(
+                f"{self.model.name} has layers with a sliding window, which kvpress' array of "
+                "ratios cannot leave out; export 'csv' or 'json'"
+            )
+        if self.selection != "topk":
+            lost = "weights" if self.selection == "sample" else "weights and fitted values"
+            warnings.warn(
+                f"the plan is for selection {self.selection!r}, and kvpress has no {lost} of "
+                "tokens: its budgets alone are exported, and what it says of errors does not hold "
+                "for them. Make a plan with selection='topk' for kvpress",
+                stacklevel=2,
+            )
+        # the share that each head drops, by target: rows of other targets are not known, and NaN,
+        # so that to use them is an error
+        row = min(TARGETS, max(1, round(100 * (1 - self.total.ratio)))) - 1
+        curves = np.full((TARGETS, *np.shape(self.ratios)), np.nan, dtype=np.float32)
+        curves[row] = 1 - np.asarray(self.ratios)
+        data = io.BytesIO()
+        np.save(data, curves, allow_pickle=False)
+        write_output(path, data.getvalue())
 
     def _loaded(self, model: Any) -> LoadedModel:
         """Return the model, which must be the plan's."""
@@ -511,78 +571,3 @@ class Plan(Result["PlanStudy"]):
                 "predicted_error": worst.ravel(),
             }
         )
-
-
-# Budgets of a plan for other runtimes.
-#
-# They have no weighted samples and no fitted values: plans for them are better made with
-# ``selection="topk"``.
-
-#: Forms of an export: a table of text, the same as JSON, and the array of kvpress' LUKVPress.
-ExportFormat: TypeAlias = Literal["csv", "json", "kvpress"]
-#: How the names of their files end.
-ENDINGS: dict[ExportFormat, str] = {"csv": ".csv", "json": ".json", "kvpress": ".npy"}
-#: Rows of LU-KV's array: shares that are dropped, from 1% to 99%.
-TARGETS = 99
-
-
-def export_plan(plan: Plan, path: Path, form: ExportFormat | None) -> None:
-    """Write the budgets; see :meth:`Plan.export`."""
-    named = {ending: name for name, ending in ENDINGS.items()}.get(path.suffix.lower())
-    form = form or named
-    if form is None:
-        raise InputError(
-            f"the name {path.name!r} does not say what to write; let it end in .json, .csv or .npy "
-            "(kvpress), or give a format"
-        )
-    if form not in ENDINGS:
-        raise InputError(f"format is {form!r}; choose 'csv', 'json' or 'kvpress'")
-    if named not in (None, form):
-        raise InputError(
-            f"format is {form!r}, but {path.name!r} is the name of a file of format {named!r}; let "
-            f"it end in {ENDINGS[form]}, or leave the format out"
-        )
-    if form == "csv":
-        table = plan.table()[["layer", "key_head", "tokens", "ratio"]]
-        data = table.to_csv(index=False).encode()
-    elif form == "json":
-        tree = {
-            "model": plan.model.name,
-            "weight_hash": plan.model.weight_hash,
-            "prefix": plan.prefix,
-            "selection": plan.selection,
-            "sinks": plan.keeping.sinks,
-            "recent": plan.keeping.recent,
-            "tokens": plan.budgets,
-            "ratios": plan.ratios,
-        }
-        data = json.dumps(tree, indent=1).encode()
-    else:
-        data = _kvpress_array(plan)
-    write_output(path, data)
-
-
-def _kvpress_array(plan: Plan) -> bytes:
-    """Write LU-KV's array [99, layers, key heads]: the share that each head drops, by target.
-
-    A plan is for one target. Rows of others are not known, and are NaN: to use them is an error.
-    """
-    if plan.sliding:
-        raise InputError(
-            f"{plan.model.name} has layers with a sliding window, which kvpress' array of ratios "
-            "cannot leave out; export 'csv' or 'json'"
-        )
-    if plan.selection != "topk":
-        lost = "weights" if plan.selection == "sample" else "weights and fitted values"
-        warnings.warn(
-            f"the plan is for selection {plan.selection!r}, and kvpress has no {lost} of tokens: "
-            "its budgets alone are exported, and what it says of errors does not hold for them. "
-            "Make a plan with selection='topk' for kvpress",
-            stacklevel=4,
-        )
-    row = min(TARGETS, max(1, round(100 * (1 - plan.total.ratio)))) - 1
-    out = np.full((TARGETS, *np.shape(plan.ratios)), np.nan, dtype=np.float32)
-    out[row] = 1 - np.asarray(plan.ratios)
-    data = io.BytesIO()
-    np.save(data, out, allow_pickle=False)
-    return data.getvalue()

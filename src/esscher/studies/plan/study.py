@@ -175,7 +175,24 @@ class PlanStudy(ModelStudy[Plan]):
             raise InputError(
                 f"query_count is {queries}; a decoder's errors are measured at 1 or more"
             )
-        keys = AtMost.unless(self.prefix, _keys(model, self.prefix, queries))
+        longest = model.max_positions - queries
+        if longest < FEWEST_KEYS:
+            fewer = model.max_positions - FEWEST_KEYS
+            remedy = "choose a model that reads more"
+            if fewer > 0:
+                remedy = f"give at most {fewer} queries"
+            raise InputError(
+                f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a "
+                f"prefix of at least {FEWEST_KEYS}; {remedy}"
+            )
+        keys = AtMost.unless(self.prefix, self.prefix or min(PREFIX, longest))
+        if keys > longest:
+            raise InputError(
+                f"prefix is {keys} and {queries} queries follow it, but {model.name} reads at most "
+                f"{model.max_positions} tokens at a time; the longest possible prefix is {longest}"
+            )
+        if keys < FEWEST_KEYS:
+            raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
         certain = keeping_for(keys, self.budget or 1.0).count
         if self.budget is not None and self.budget < (certain + 1) / keys:
             smallest = math.ceil((certain + 1) / keys * 1e4) / 1e4
@@ -197,52 +214,42 @@ class PlanStudy(ModelStudy[Plan]):
                 raise InputError(
                     "check_passages is 0, but there is a text to check on; give at least 1"
                 )
+        kinds = self.calibrate
+        if kinds is not None:
+            _check_names("calibrate", kinds, KINDS)
+            if "retrieval" in kinds and keys < SHORTEST_RETRIEVAL:
+                raise InputError(
+                    "calibrate has 'retrieval', which takes a prefix of at least "
+                    f"{SHORTEST_RETRIEVAL} tokens; {model.name} is planned with {keys}"
+                )
+            kinds = tuple(kind for kind in KINDS if kind in kinds)
+        elif not isinstance(keys, AtMost):  # of a default length, they are known from the text
+            kinds = _default_kinds(keys)
+        against = self.against
+        if against is None:
+            against = () if self.check is None else ("snapkv", "streaming")
+        elif against or self.check is not None:
+            wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
+            _check_names("against", against, (*PUBLISHED, *wrapped), "all")
+            if self.check is None:
+                raise InputError("against is part of a check; give a text with --check")
+            names = (*PUBLISHED, *against) if "all" in against else against
+            against = tuple(dict.fromkeys(name for name in names if name != "all"))
+        if self.tasks:
+            _check_names("tasks", self.tasks, tuple(TASKS), "all")
+            if self.check is None:
+                raise InputError("tasks are part of a check; give a text with --check")
         return replace(
             self,
             prefix=keys,
             query_count=AtMost.unless(self.query_count, queries),
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
             check_passages=checked,
-            calibrate=self._calibrated(model, keys),
+            calibrate=kinds,
             selection=self.selection or "fitted",
-            against=self._compared(),
-            tasks=self._tasks(),
+            against=against,
+            tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
         )
-
-    def _calibrated(self, model: Outline, keys: int) -> tuple[str, ...]:
-        """Kinds of calibration passages; of a default length, they are known from the text."""
-        if self.calibrate is None:
-            return BY_MODEL if isinstance(keys, AtMost) else _default_kinds(keys)
-        room = keys >= SHORTEST_RETRIEVAL
-        _check_names("calibrate", self.calibrate, KINDS)
-        if "retrieval" in self.calibrate and not room:
-            raise InputError(
-                "calibrate has 'retrieval', which takes a prefix of at least "
-                f"{SHORTEST_RETRIEVAL} tokens; {model.name} is planned with {keys}"
-            )
-        return tuple(kind for kind in KINDS if kind in self.calibrate)
-
-    def _compared(self) -> tuple[str, ...]:
-        """Published rules, in the order of tables."""
-        if self.against is None:
-            return () if self.check is None else ("snapkv", "streaming")
-        if not self.against and self.check is None:
-            return ()
-        wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
-        _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
-        if self.check is None:
-            raise InputError("against is part of a check; give a text with --check")
-        given = (*PUBLISHED, *self.against) if "all" in self.against else self.against
-        return tuple(dict.fromkeys(name for name in given if name != "all"))
-
-    def _tasks(self) -> tuple[str, ...]:
-        """Tasks, in the order of tables."""
-        if not self.tasks:
-            return ()
-        _check_names("tasks", self.tasks, tuple(TASKS), "all")
-        if self.check is None:
-            raise InputError("tasks are part of a check; give a text with --check")
-        return tuple(task for task in TASKS if task in self.tasks or "all" in self.tasks)
 
     def check_texts(self) -> None:
         """Refuse texts that cannot be read."""
@@ -338,25 +345,3 @@ def _check_names(
 def _default_kinds(keys: int) -> tuple[str, ...]:
     """Kinds of calibration passages: short caches have prose alone."""
     return KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1]
-
-
-def _keys(model: Outline, prefix: int | None, queries: int) -> int:
-    """Tokens of the cache."""
-    longest = model.max_positions - queries
-    behind = f" and {queries} queries follow it"
-    keys = prefix or min(PREFIX, longest)
-    if longest < FEWEST_KEYS:
-        fewer = model.max_positions - FEWEST_KEYS
-        raise InputError(
-            f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a prefix "
-            f"of at least {FEWEST_KEYS}; "
-            + (f"give at most {fewer} queries" if fewer > 0 else "choose a model that reads more")
-        )
-    if keys > longest:
-        raise InputError(
-            f"prefix is {keys}{behind}, but {model.name} reads at most {model.max_positions} "
-            f"tokens at a time; the longest possible prefix is {longest}"
-        )
-    if keys < FEWEST_KEYS:
-        raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
-    return keys

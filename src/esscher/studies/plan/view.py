@@ -237,7 +237,27 @@ def _print_check(console: PlainConsole, check: Check) -> None:
         table.add_row(name, *cells, ratio)
     console.print(table)
     if check.tasks:
-        _print_tasks(console, check)
+        items = next(iter(check.tasks.values()))["dense"].n
+        table = PlainTable(f"Right answers to questions about texts, {items} items of each task")
+        table.add_column("", no_wrap=True)
+        columns = check.tasks | {"all": check.totals}
+        for task in columns:
+            table.add_column(task, justify="right", no_wrap=True)
+        for name in ("dense", *check.configurations):
+            cells = []
+            for task, scores in columns.items():
+                cell = ""
+                if task in check.dense_cannot and name == "dense":
+                    cell = "dense cannot"
+                elif name in scores:
+                    cell = f"{scores[name].score:.0%} ({scores[name].log_probability:.2f})"
+                cells.append(cell)
+            table.add_row(name, *cells)
+        console.print(table)
+        console.explain(
+            "Exact matches; in brackets the log-probability of the right answer, in nats per "
+            "token. all: without tasks that the dense model itself fails."
+        )
     if check.cache is not None:
         planned, dense = check.cache.planned, check.cache.dense
         console.say(
@@ -257,31 +277,6 @@ def _print_check(console: PlainConsole, check: Check) -> None:
         f"over planned: {STATISTIC} of the ratio of KL, with interval. In brackets half the width "
         "of the 95% interval (last digits), or its ends. Intervals are over passages, and say "
         "nothing about other texts."
-    )
-
-
-def _print_tasks(console: PlainConsole, check: Check) -> None:
-    """Print the share of right answers, by task and configuration."""
-    items = next(iter(check.tasks.values()))["dense"].n
-    table = PlainTable(f"Right answers to questions about texts, {items} items of each task")
-    table.add_column("", no_wrap=True)
-    columns = check.tasks | {"all": check.totals}
-    for task in columns:
-        table.add_column(task, justify="right", no_wrap=True)
-    for name in ("dense", *check.configurations):
-        cells = []
-        for task, scores in columns.items():
-            cell = ""
-            if task in check.dense_cannot and name == "dense":
-                cell = "dense cannot"
-            elif name in scores:
-                cell = f"{scores[name].score:.0%} ({scores[name].log_probability:.2f})"
-            cells.append(cell)
-        table.add_row(name, *cells)
-    console.print(table)
-    console.explain(
-        "Exact matches; in brackets the log-probability of the right answer, in nats per token. "
-        "all: without tasks that the dense model itself fails."
     )
 
 
@@ -307,8 +302,49 @@ def summary(plan: Plan, name: str) -> Summary:
         Card(shown(predicted.effect), f"predicted {predicted.unit}", _interval(predicted.interval)),
     ]
     if check is not None:
-        cards += _check_cards(check)
-    cards += _savings_cards(plan)
+        kl, ratio = check.measures["planned"].kl, check.ratios["uniform"]
+        if check.cache is not None:
+            planned, dense = check.cache.planned, check.cache.dense
+            label = f"for the cache instead of {byte_count(dense)}"
+            cards.append(Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"))
+        title = "measured KL to dense (nats per token)"
+        cards.append(Card(shown(kl.mean), title, _interval(kl.interval)))
+        if check.verdict == "undecided":
+            note = f"ratio {two_digits(ratio.mean)} ({STATISTIC} of this text), "
+            title = "whether the plan or uniform budgets are closer to dense"
+            cards.append(Card("undecided", title, note + _interval(ratio.interval, "s2")))
+        else:
+            where = "closer to"
+            if check.verdict == "worse":
+                where, ratio = "farther from", inverse(ratio)
+            note = f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}"
+            title = f"{where} dense than uniform budgets"
+            cards.append(Card(f"{two_digits(ratio.mean)}×", title, note))
+        best = [name_of(name) for name in check.best]
+        if len(best) == 1:
+            title = "closest to dense of all that was measured"
+            cards.append(Card(best[0], title, "beyond the paired intervals"))
+        else:
+            title = "methods cannot be told apart as the closest to dense"
+            note = f"with {counted(check.passages, 'passage')}: {', '.join(best)}"
+            cards.append(Card(f"{len(best)} of {len(check.configurations)}", title, note))
+        if check.totals:
+            right, exact = check.totals["planned"], check.totals["dense"]
+            note = f"dense {exact.score:.0%}; {counted(right.n, 'question')}"
+            title = "of questions about texts answered right"
+            cards.append(Card(f"{right.score:.0%}", title, note))
+    savings = read_savings(plan.folder)
+    if savings is not None:
+        before, after = savings.dense, savings.planned
+        where = f"measured by esscher generate --compare, prompt of {savings.tokens:,} tokens"
+        if before.tokens_per_second and after.tokens_per_second:
+            label = f"tokens per second instead of {shown(before.tokens_per_second)}"
+            cards.append(Card(shown(after.tokens_per_second), label, where))
+        if before.peak_memory and after.peak_memory:
+            less = before.peak_memory - after.peak_memory
+            if abs(less) > NOISE:
+                more = "less" if less > 0 else "more"
+                cards.append(Card(byte_count(abs(less)), f"{more} memory at the peak", where))
     heads = key_heads(plan).rename(columns={KEY_HEAD: "head"})
     power = Column("power", "power of scores", "d2", help="tokens are drawn with score^power")
     realised = Column("realised_error", "realised error", "s3", help="the same on held-out text")
@@ -336,60 +372,6 @@ def summary(plan: Plan, name: str) -> Summary:
         sort=("tokens", True),
     )
     return Summary("Token budgets", subject, cards, [table])
-
-
-def _check_cards(check: Check) -> list[Card]:
-    """The plan's cache and distance from dense, the plan against uniform budgets, and the best."""
-    cards, kl, ratio = [], check.measures["planned"].kl, check.ratios["uniform"]
-    if check.cache is not None:
-        planned, dense = check.cache.planned, check.cache.dense
-        label, note = f"for the cache instead of {byte_count(dense)}", f"{planned / dense:.1%}"
-        cards.append(Card(byte_count(planned), label, f"measured: {note}"))
-    title = "measured KL to dense (nats per token)"
-    cards.append(Card(shown(kl.mean), title, _interval(kl.interval)))
-    if check.verdict == "undecided":
-        note = f"ratio {two_digits(ratio.mean)} ({STATISTIC} of this text), "
-        title = "whether the plan or uniform budgets are closer to dense"
-        cards.append(Card("undecided", title, note + _interval(ratio.interval, "s2")))
-    else:
-        where, ratio = ("closer to", ratio)
-        if check.verdict == "worse":
-            where, ratio = "farther from", inverse(ratio)
-        note = f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}"
-        title = f"{where} dense than uniform budgets"
-        cards.append(Card(f"{two_digits(ratio.mean)}×", title, note))
-    best = [name_of(name) for name in check.best]
-    if len(best) == 1:
-        title = "closest to dense of all that was measured"
-        cards.append(Card(best[0], title, "beyond the paired intervals"))
-    else:
-        title = "methods cannot be told apart as the closest to dense"
-        note = f"with {counted(check.passages, 'passage')}: {', '.join(best)}"
-        cards.append(Card(f"{len(best)} of {len(check.configurations)}", title, note))
-    if check.totals:
-        right, exact = check.totals["planned"], check.totals["dense"]
-        note = f"dense {exact.score:.0%}; {counted(right.n, 'question')}"
-        cards.append(Card(f"{right.score:.0%}", "of questions about texts answered right", note))
-    return cards
-
-
-def _savings_cards(plan: Plan) -> list[Card]:
-    """What generating took on somebody's machine, if it was measured."""
-    savings = read_savings(plan.folder)
-    if savings is None:
-        return []
-    dense, planned = savings.dense, savings.planned
-    where = f"measured by esscher generate --compare, prompt of {savings.tokens:,} tokens"
-    cards = []
-    if dense.tokens_per_second and planned.tokens_per_second:
-        label = f"tokens per second instead of {shown(dense.tokens_per_second)}"
-        cards.append(Card(shown(planned.tokens_per_second), label, where))
-    if dense.peak_memory and planned.peak_memory:
-        less = dense.peak_memory - planned.peak_memory
-        if abs(less) > NOISE:
-            more = "less" if less > 0 else "more"
-            cards.append(Card(byte_count(abs(less)), f"{more} memory at the peak", where))
-    return cards
 
 
 def _interval(interval: Sequence[float] | None, how: str = "s3") -> str:

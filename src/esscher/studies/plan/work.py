@@ -73,7 +73,29 @@ def read_texts(
     prose = other = first_passages(loaded, study.text, wanted, study.length, study.column)
     if study.check is not None:
         other = read_check(study, loaded)
-    study, prose, other = _fitted(study, loaded, prose, other)
+    # the shorter text decides where defaults ask for more than it has
+    shorter = min(prose, other, key=lambda text: text.context)
+    length, queries = shorter.context, int(study.query_count)
+    if length < study.length:
+        prose = cut_again(loaded, prose, study.kinds.count("prose") or 1, length)
+        other = cut_again(loaded, other, study.check_passages or 1, length)
+        if isinstance(study.query_count, AtMost):
+            queries = min(queries, max(1, length // 4))
+    study = study.fitted(
+        shorter,
+        loaded.outline,
+        prefix=length - queries,
+        query_count=queries,
+        check_passages=0 if study.check is None else len(other),
+    )
+    while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
+        study = replace(study, passages=AtMost(study.passages - 1))
+    if study.kinds.count("prose") > len(prose):
+        raise InputError(
+            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
+            f"{study.passages} are asked for; give more text, a prefix, or ask for fewer"
+        )
+    study = replace(study, passages=int(study.passages))
     kinds = study.kinds
     passages = prose.passages if "prose" in kinds else ()
     # retrieval passages end with questions about themselves: in the text, and in noise, in turn
@@ -102,34 +124,6 @@ def read_check(study: PlanStudy, loaded: LoadedModel) -> PassageSet:
     """Read the passages of the check; of a default number there may be fewer."""
     assert study.check is not None
     return first_passages(loaded, study.check, study.check_passages, study.length, study.column)
-
-
-def _fitted(
-    study: PlanStudy, loaded: LoadedModel, prose: PassageSet, other: PassageSet
-) -> tuple[PlanStudy, PassageSet, PassageSet]:
-    """Let the shorter text decide where defaults ask for more than it has."""
-    shorter = min(prose, other, key=lambda text: text.context)
-    length, queries = shorter.context, int(study.query_count)
-    if length < study.length:
-        prose = cut_again(loaded, prose, study.kinds.count("prose") or 1, length)
-        other = cut_again(loaded, other, study.check_passages or 1, length)
-        if isinstance(study.query_count, AtMost):
-            queries = min(queries, max(1, length // 4))
-    study = study.fitted(
-        shorter,
-        loaded.outline,
-        prefix=length - queries,
-        query_count=queries,
-        check_passages=0 if study.check is None else len(other),
-    )
-    while isinstance(study.passages, AtMost) and study.kinds.count("prose") > len(prose):
-        study = replace(study, passages=AtMost(study.passages - 1))
-    if study.kinds.count("prose") > len(prose):
-        raise InputError(
-            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
-            f"{study.passages} are asked for; give more text, a prefix, or ask for fewer"
-        )
-    return replace(study, passages=int(study.passages)), prose, other
 
 
 def task_texts(
@@ -206,7 +200,8 @@ def _calibration_cell(
         )
         bits = random_stream(study.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
-        effects = measure_effects(prompt, reader, budget_sizes(study), generator)
+        sizes = budget_grid(study.prefix, study.keeping.count)
+        effects = measure_effects(prompt, reader, sizes, generator)
     if held is not None:
         taken = sum(other.nbytes for other, _ in held.values())
         if taken + prompt.nbytes <= HELD_BYTES:
@@ -257,11 +252,6 @@ def _item_cell(
         return item_cell(loaded, item, budgets, rules, study.keeping, study.score, study.seed)
 
 
-def budget_sizes(study: PlanStudy) -> NDArray[np.int64]:
-    """Budgets at which effects are computed."""
-    return budget_grid(study.prefix, study.keeping.count)
-
-
 def choose_budgets(
     study: PlanStudy, cells: Mapping[str, Cell], run: CellRun
 ) -> tuple[Predicted, Predicted, NDArray[np.int64]]:
@@ -269,11 +259,27 @@ def choose_budgets(
 
     Those are the layers without a sliding window.
     """
-    model, sizes = study.model_record, budget_sizes(study)
-    stored = [
-        _stored_effects(study, name, cells[name], len(sizes), run)
-        for name in study.calibration_cells
-    ]
+    model, sizes = study.model_record, budget_grid(study.prefix, study.keeping.count)
+    shapes = {
+        "effect": (model.layers, model.key_heads, SELECTIONS, len(sizes)),
+        "square": (model.layers, model.heads, SELECTIONS, len(sizes)),
+        "norm": (model.layers, model.heads),
+    }
+    stored = []
+    for name in study.calibration_cells:
+        table, sliding = cells[name].table, cells[name].about.sliding
+        known = {"what", "value"} <= set(table.columns)
+        if not known or table["value"].dtype.kind not in "fiu":
+            raise run.damaged(name, "it has no effects")
+        arrays: dict[str, Array] = {}
+        for what, shape in shapes.items():
+            numbers = table[table["what"] == what]["value"]
+            if len(numbers) != np.prod(shape):
+                raise run.damaged(name, f"its {what} is not one per layer, head, power and size")
+            arrays[what] = numbers.to_numpy(dtype=np.float64).reshape(shape)
+        if len(set(sliding)) >= model.layers or any(i >= model.layers for i in sliding):
+            raise run.damaged(name, "its layers with a window are not those of the model")
+        stored.append(PassageEffects(**arrays, sliding=sliding))
     layers = np.array([i for i in range(model.layers) if i not in stored[0].sliding])
     parts = [part.chosen(layers, study.selection) for part in stored]
     if study.tolerance is not None:
@@ -290,30 +296,6 @@ def choose_budgets(
         for own in (planned, uniform)
     )
     return planned, uniform, layers
-
-
-def _stored_effects(
-    study: PlanStudy, name: str, cell: Cell, sizes: int, run: CellRun
-) -> PassageEffects:
-    """Effects of budgets on a calibration passage, as they are stored: one row per number."""
-    model, sliding = study.model_record, cell.about.sliding
-    shapes = {
-        "effect": (model.layers, model.key_heads, SELECTIONS, sizes),
-        "square": (model.layers, model.heads, SELECTIONS, sizes),
-        "norm": (model.layers, model.heads),
-    }
-    known = {"what", "value"} <= set(cell.table.columns)
-    if not known or cell.table["value"].dtype.kind not in "fiu":
-        raise run.damaged(name, "it has no effects")
-    arrays: dict[str, Array] = {}
-    for what, shape in shapes.items():
-        numbers = cell.table[cell.table["what"] == what]["value"]
-        if len(numbers) != np.prod(shape):
-            raise run.damaged(name, f"its {what} is not one per layer, head, power and size")
-        arrays[what] = numbers.to_numpy(dtype=np.float64).reshape(shape)
-    if len(set(sliding)) >= model.layers or any(i >= model.layers for i in sliding):
-        raise run.damaged(name, "its layers with a window are not those of the model")
-    return PassageEffects(**arrays, sliding=sliding)
 
 
 def assemble(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> Plan:

@@ -28,14 +28,12 @@ from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS, PREFIX
 from esscher.engine.text.collect import visit_passages
-from esscher.engine.text.packing import Passage, first_passages
+from esscher.engine.text.packing import Passage
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
-from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.study import OneBatch
 from esscher.studies.sparse.result import SparseCell
-from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
+from esscher.studies.sparse.study import SparseStudy
 
 
 def pattern_errors(
@@ -170,6 +168,12 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
     return make_cell(units, whole, norm, seen, patterns, budgets)
 
 
+def passage_cell(model: AnyModel, passage: Passage, study: SparseStudy) -> Cell:
+    """The same, of a model as tasks take it."""
+    with opened_model(model) as loaded:
+        return measure_passage(loaded, passage, study)
+
+
 # Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each.
 #
 # Sequences have a known marginal: independent tokens, or Gaussian AR(1). A query is a token too:
@@ -179,8 +183,7 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
 
 @torch.inference_mode()
 def measure_law(
-    head: WeightHead,
-    sequences: Sequences,
+    source: tuple[WeightHead, Sequences],
     patterns: Sequence[str],
     budgets: Sequence[int],
     replicates: Sequence[int],
@@ -190,10 +193,8 @@ def measure_law(
 
     Parameters
     ----------
-    head
-        The head that turns tokens into tilts, keys and values.
-    sequences
-        Where tokens come from.
+    source
+        The head that turns tokens into tilts, keys and values, and where tokens come from.
     patterns, budgets
         Names, and numbers of keys.
     replicates
@@ -205,6 +206,7 @@ def measure_law(
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(torch.float32)
 
+    head, sequences = source
     view = View.of(sequences.positions, sequences.tokens)
     tilts = tensor(head.tokens(sequences.queries).tilts)
     errors = np.empty((len(patterns), len(METRICS), 1, len(replicates), len(budgets)))
@@ -349,49 +351,3 @@ def read_errors(
         except (ValueError, LookupError, TypeError) as error:
             raise run.damaged(name, error) from error
     return errors
-
-
-def read_text(study: SparseStudy, loaded: LoadedModel, model: AnyModel) -> OneBatch:
-    """Cut the text into passages."""
-    text = first_passages(loaded, study.text, study.passages, study.context, study.column)
-    study = study.fitted(text, loaded.outline, context=text.context, passages=len(text))
-    study = replace(study, model=loaded.record, text=text.record)
-    sent = replace(study, out=None, executor=None)  # an executor stays in this process
-    tasks = {
-        name: Task(name, _passage_cell, (model, passage, sent))
-        for name, passage in zip(study.cells(), text, strict=True)
-    }
-    return OneBatch(study, tasks)
-
-
-def _passage_cell(model: AnyModel, passage: Passage, study: SparseStudy) -> Cell:
-    with opened_model(model) as loaded:
-        return measure_passage(loaded, passage, study)
-
-
-def draw_queries(study: SparseLawStudy, executor: CellExecutor) -> OneBatch:
-    """Draw the queries, which all replicates share."""
-    tokens, head = study.tokens, study.head
-    # away from global tokens and from the ends
-    middle = np.arange(tokens // 4, tokens - tokens // 4)
-    rng = random_stream(study.seed, "sparse positions")
-    positions = query_positions(middle, study.query_count, rng)
-    sequences = Sequences.make(head.law, tokens, study.correlation, positions, study.seed)
-    source = executor.share((head, sequences))
-    tasks = {
-        name: Task(
-            name, _block_cell, (source, study.patterns, study.budgets, replicates, study.seed)
-        )
-        for name, replicates in study.blocks().items()
-    }
-    return OneBatch(study, tasks)
-
-
-def _block_cell(
-    source: tuple[WeightHead, Sequences],
-    patterns: tuple[str, ...],
-    budgets: tuple[int, ...],
-    replicates: range,
-    seed: int,
-) -> Cell:
-    return measure_law(*source, patterns, budgets, replicates, seed)

@@ -13,22 +13,22 @@ from msgspec import Meta
 
 from esscher.core.errors import InputError
 from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
+from esscher.core.streams import random_stream
 from esscher.core.validation import as_indices, as_sizes, check_memory
 from esscher.engine.models.outline import Outline
 from esscher.engine.patterns import PATTERNS, as_patterns
 from esscher.engine.sampled.sizes import PREFIX
 from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
-from esscher.runs.executors import CellExecutor
+from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
 from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import Study
+from esscher.runs.study import OneBatch, Study
 from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
-    from esscher.runs.study import OneBatch
 
 
 #: Budgets unless they are given: first, number, and the last as a share of the visible keys.
@@ -175,9 +175,18 @@ class SparseStudy(ModelStudy[Sparse]):
 
     def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
         """Cut the text into passages."""
-        from esscher.studies.sparse.measure import read_text  # brings torch
+        from esscher.engine.text.packing import first_passages
+        from esscher.studies.sparse.measure import passage_cell  # brings torch
 
-        return read_text(self, loaded, model)
+        text = first_passages(loaded, self.text, self.passages, self.context, self.column)
+        study = self.fitted(text, loaded.outline, context=text.context, passages=len(text))
+        study = replace(study, model=loaded.record, text=text.record)
+        sent = replace(study, out=None, executor=None)  # an executor stays in this process
+        tasks = {
+            name: Task(name, passage_cell, (model, passage, sent))
+            for name, passage in zip(study.cells(), text, strict=True)
+        }
+        return OneBatch(study, tasks)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
         """Fit every pattern and compare it with random selection."""
@@ -277,10 +286,23 @@ class SparseLawStudy(Study[Sparse]):
         return {f"replicates-{start}": range(start, end) for start, end in pairwise(starts)}
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
-        """Draw the queries."""
-        from esscher.studies.sparse.measure import draw_queries  # brings torch
+        """Draw the queries, which all replicates share."""
+        from esscher.studies.sparse.measure import Sequences, measure_law, query_positions
 
-        return draw_queries(self, executor)
+        tokens, head = self.tokens, self.head
+        # away from global tokens and from the ends
+        middle = np.arange(tokens // 4, tokens - tokens // 4)
+        rng = random_stream(self.seed, "sparse positions")
+        positions = query_positions(middle, self.query_count, rng)
+        sequences = Sequences.make(head.law, tokens, self.correlation, positions, self.seed)
+        source = executor.share((head, sequences))
+        tasks = {
+            name: Task(
+                name, measure_law, (source, self.patterns, self.budgets, replicates, self.seed)
+            )
+            for name, replicates in self.blocks().items()
+        }
+        return OneBatch(self, tasks)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
         """Fit every pattern and compare it with random selection."""

@@ -8,7 +8,7 @@ from esscher.core.shown import shown, with_error, with_interval
 from esscher.math.statistics import Rate
 from esscher.math.statistics.records import rate_words
 from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of, ends_of
+from esscher.show.frames import data_of
 from esscher.show.tables import PlainConsole, PlainTable
 from esscher.studies.sparse.charts import best_pattern, subject
 from esscher.studies.sparse.result import MARGIN, NEVER, RANDOM, UNDECIDED, Sparse
@@ -165,11 +165,11 @@ def _heads(result: Sparse, name: str) -> Table:
     ]
     for pattern in result.patterns:
         curves = [unit.patterns[pattern] for unit in heads]
-        low, high = ends_of(curve.exponent.interval for curve in curves)
+        ends = [curve.exponent.interval or (None, None) for curve in curves]
         data |= {
             f"{pattern}_exponent": [curve.exponent.value for curve in curves],
-            f"{pattern}_low": low,
-            f"{pattern}_high": high,
+            f"{pattern}_low": [low for low, _ in ends],
+            f"{pattern}_high": [high for _, high in ends],
             f"{pattern}_error": [curve.error[-1] for curve in curves],
         }
         columns += [

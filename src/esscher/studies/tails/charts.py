@@ -61,9 +61,15 @@ def explorer(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> C
         title=picked_title("power of the tail"),
     )
     y = Axis("criterion", "criterion above the best")
+    criteria = [
+        {key: row[key] for key in ("layer", "head", "threshold")}
+        | {"type": name, "criterion": row[name]}
+        for row in tails
+        for name in TYPES.names
+    ]
     evidence = panel(
-        lines(_evidence(tails), x, y, TYPES, pick=pick),
-        points(_evidence(tails), x, y, TYPES, pick=pick),
+        lines(criteria, x, y, TYPES, pick=pick),
+        points(criteria, x, y, TYPES, pick=pick),
         title=picked_title("evidence"),
     )
     return figure(
@@ -81,12 +87,12 @@ def curves(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Cha
     x = Axis("threshold", "threshold (standard deviations)")
     panels = []
     for layer, head in _chosen(result, heads):
-        own = [row for row in tails if (row["layer"], row["head"]) == (layer, head)]
+        fits = [row for row in tails if (row["layer"], row["head"]) == (layer, head)]
         panels.append(
             panel(
                 guides(POWERS, x, _power(tails)),
-                lines(own, x, _power(tails)),
-                points(own, x, _power(tails)),
+                lines(fits, x, _power(tails)),
+                points(fits, x, _power(tails)),
                 title=f"head {layer}.{head}",
             )
         )
@@ -95,10 +101,10 @@ def curves(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Cha
 
 def counts(result: Tails) -> ChartType:
     """Draw what both halves of the text call the heads of each layer."""
-    said: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in result.key_heads)
+    tally: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in result.key_heads)
     rows = [
         {"layer": str(layer), "both": kind, "heads": count}
-        for (layer, kind), count in sorted(said.items())
+        for (layer, kind), count in sorted(tally.items())
     ]
     names = list(dict.fromkeys(str(row["layer"]) for row in rows))
     drawn = bars(
@@ -121,7 +127,7 @@ def layers(result: Tails) -> ChartType:
         ("kurtosis", "excess kurtosis, worst", None),
         ("norms_k", "k-hat of norms", {"at": 0.0}),
     ):
-        own = [
+        values = [
             {
                 "layer": row["layer"],
                 "value": row[column],
@@ -131,14 +137,14 @@ def layers(result: Tails) -> ChartType:
             }
             for row in rows
         ]
-        known = [row[key] for row in own for key in ("value", "low", "high")]
+        known = [row[key] for row in values for key in ("value", "low", "high")]
         known = [value for value in known if value is not None]
         log = column != "norms_k" and min(known) > 0 and max(known) > 20 * min(known)
         guide = None if log else guide
         known = known if guide is None else [*known, guide["at"]]
         y = Axis("value", name, log=log, limits=limits(known, log=log))
         below = [] if guide is None else [guides([guide], x, y)]
-        panels.append(panel(*below, points(own, x, y)))
+        panels.append(panel(*below, points(values, x, y)))
     title = _title(result).replace("the keys of", "the tokens in the layers of", 1)
     return figure(panels, title)
 
@@ -201,7 +207,8 @@ def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
     if not result.reproducible:
         return []
     rows = records(result.table())
-    apart = "delimiters, first tokens" if _causal(result) else "delimiters"
+    causal = result.study.model_record.causal
+    apart = "delimiters, first tokens" if causal else "delimiters"
     return [
         category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
         for column, title in (
@@ -214,18 +221,6 @@ def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
 def _power(tails: list[dict[str, Any]]) -> Axis:
     ends = [row[key] for row in tails for key in ("tau", "low", "high")]
     return Axis("tau", "τ of exp(-c x^τ)", log=True, limits=limits([1, 2, *ends], log=True))
-
-
-def _evidence(tails: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: row[key] for key in ("layer", "head", "threshold")}
-        | {"type": name, "criterion": row[name]}
-        for row in tails
-        for name in TYPES.names
-    ]
-
-
-# What is read from the result beside its tables.
 
 
 def _tails(result: Tails) -> list[dict[str, Any]]:
@@ -255,10 +250,6 @@ def _chosen(result: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tupl
         return there[:1]
     check_heads(heads, there)
     return list(heads)
-
-
-def _causal(result: Tails) -> bool:
-    return result.study.model_record.causal
 
 
 def _title(result: Tails) -> str:

@@ -195,35 +195,6 @@ class Tails(WithHeads[TailsHead], Result["TailsStudy"]):
         return [table.sort_values("kurtosis", ascending=False)[names]]
 
 
-def assemble(study: TailsStudy, cells: Sequence[LayerTails], run: CellRun) -> Tails:
-    """Compare the halves, and give the verdicts on single clouds as far as they agree."""
-    measured = [head for cell in cells for head in cell.heads]
-    states = [cell.hidden for cell in cells if cell.hidden is not None]
-    agreement = {
-        name: half_agreement(clouds, study.seed) for name, clouds in _sets(measured, states).items()
-    }
-    given = {name for name, halves in agreement.items() if halves.reproducible}
-
-    def withheld(cloud: C, name: str) -> C:
-        """The cloud, undecided where such verdicts are not given."""
-        apart = cloud.with_delimiters
-        if apart is not None and name + DELIMITED not in given:
-            apart = replace(apart, verdict=UNDECIDED)
-        verdict = cloud.verdict if name in given else UNDECIDED
-        return replace(cloud, verdict=verdict, with_delimiters=apart)
-
-    heads = tuple(withheld(head, KEYS) for head in measured)
-    layers = tuple(
-        TailsLayer(
-            layer=cell.layer,
-            hidden=None if cell.hidden is None else withheld(cell.hidden, STATES),
-        )
-        for cell in cells
-    )
-    headline = _headline(heads, agreement.get(KEYS))
-    return Tails.of(run, study, len(cells), headline, heads=heads, layers=layers)
-
-
 def _sets(
     heads: Sequence[TailsHead], states: Sequence[TokenCloud]
 ) -> dict[str, Sequence[TokenCloud]]:
@@ -367,5 +338,31 @@ class TailsStudy(ModelStudy[Tails]):
         return read_text(self, loaded, model, executor)
 
     def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Tails:
-        """Judge every head and layer."""
-        return assemble(self, [cell.about for cell in cells.values()], run)
+        """Compare the halves, and give the verdicts on single clouds as far as they agree."""
+        layers_measured: list[LayerTails] = [cell.about for cell in cells.values()]
+        measured = [head for cell in layers_measured for head in cell.heads]
+        states = [cell.hidden for cell in layers_measured if cell.hidden is not None]
+        agreement = {
+            name: half_agreement(clouds, self.seed)
+            for name, clouds in _sets(measured, states).items()
+        }
+        given = {name for name, halves in agreement.items() if halves.reproducible}
+
+        def withheld(cloud: C, name: str) -> C:
+            """The cloud, undecided where such verdicts are not given."""
+            apart = cloud.with_delimiters
+            if apart is not None and name + DELIMITED not in given:
+                apart = replace(apart, verdict=UNDECIDED)
+            verdict = cloud.verdict if name in given else UNDECIDED
+            return replace(cloud, verdict=verdict, with_delimiters=apart)
+
+        heads = tuple(withheld(head, KEYS) for head in measured)
+        layers = tuple(
+            TailsLayer(
+                layer=cell.layer,
+                hidden=None if cell.hidden is None else withheld(cell.hidden, STATES),
+            )
+            for cell in layers_measured
+        )
+        headline = _headline(heads, agreement.get(KEYS))
+        return Tails.of(run, self, len(layers_measured), headline, heads=heads, layers=layers)

@@ -151,7 +151,23 @@ def print_result(result: Tails, console: PlainConsole, everything: bool = False)
         for number, states in layers:
             table.add_row(str(number), *_cells(states))
         console.print(table)
-    _print_halves(console, result)
+    table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
+    table.add_column("", no_wrap=True)
+    for column in ("one half", "the other", "both", "kappa"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for clouds, halves in result.agreement.items():
+        counts = ["/".join(map(str, part)) for part in (halves.first, halves.second, halves.both)]
+        table.add_row(clouds, *counts, _number(halves.kappa))
+    console.print(table)
+    for clouds, halves in result.agreement.items():
+        if halves.reproducible:
+            for verdict in dict.fromkeys(cloud.verdict for cloud in result.clouds[clouds]):
+                console.say(f"{clouds}, {verdict}: {MEANINGS[verdict]}.")
+    if not result.reproducible:
+        console.say(
+            "No single head is judged: that takes a kappa whose interval is above "
+            f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
+        )
     console.explain(
         "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over "
         "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of "
@@ -180,7 +196,7 @@ def _cells(cloud: TokenCloud) -> list[str]:
         _number(cloud.proxy),
         _number(cloud.kurtosis, 0),
         f"{low:.2f}-{high:.2f}",
-        " ".join(LETTERS[said] for said in cloud.halves),
+        " ".join(LETTERS[verdict] for verdict in cloud.halves),
         (token.strip() or repr(token))[:TOKEN],
         _number(cloud.norms),
     ]
@@ -192,24 +208,3 @@ def _number(number: Estimate | VarianceProxy, decimals: int = 2) -> str:
     if number.value is None or low is None or high is None:
         return "-"
     return with_error(number.value, (high - low) / 2, decimals)
-
-
-def _print_halves(console: PlainConsole, result: Tails) -> None:
-    """What each half of the text says, what both say, and how far they agree beyond chance."""
-    table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
-    table.add_column("", no_wrap=True)
-    for name in ("one half", "the other", "both", "kappa"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for what, said in result.agreement.items():
-        counts = ["/".join(map(str, part)) for part in (said.first, said.second, said.both)]
-        table.add_row(what, *counts, _number(said.kappa))
-    console.print(table)
-    for what, said in result.agreement.items():
-        if said.reproducible:
-            for verdict in dict.fromkeys(cloud.verdict for cloud in result.clouds[what]):
-                console.say(f"{what}, {verdict}: {MEANINGS[verdict]}.")
-    if not result.reproducible:
-        console.say(
-            "No single head is judged: that takes a kappa whose interval is above "
-            f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
-        )
