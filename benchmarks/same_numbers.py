@@ -8,7 +8,8 @@ to the bit. Values that are no longer there, and new ones, are listed by path.
     python -m benchmarks.same_numbers compare before.json.xz  # with the new code
 
 ``benchmarks/results/same_numbers.json.xz`` is what both do without a file. Sums depend on the
-processor's instructions in their last bits: on another machine, store first.
+processor's instructions and the number of threads in their last bits: on another machine, or with
+another OMP_NUM_THREADS, store first.
 """
 
 from __future__ import annotations
