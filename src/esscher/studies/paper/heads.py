@@ -388,8 +388,7 @@ def _measure_windows(unit: Unit, setting: Setting) -> Rows:
     for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
         for head in range(layer.q.shape[1]):
             q = layer.q[0, head].numpy() * np.float32(layer.scaling)
-            shared = head * layer.k.shape[1] // layer.q.shape[1]
-            k, v = layer.k[0, shared].numpy(), layer.v[0, shared].numpy()
+            k, v = layer.k[0, head].numpy(), layer.v[0, head].numpy()
             rng = random_stream(setting.seed, "windows", number, layer.layer, head)
             squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
             rows += [
