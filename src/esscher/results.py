@@ -1,6 +1,6 @@
 """Types of results: what studies return, and what :func:`esscher.load` reads."""
 
-from esscher.runs.result import Result
+from esscher.runs.old_result import Result
 from esscher.studies.context import Context
 from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
@@ -8,7 +8,6 @@ from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
 from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
-from esscher.studies.tails import Tails
 
 __all__ = [
     "Context",
@@ -19,5 +18,4 @@ __all__ = [
     "Result",
     "Sparse",
     "Sweep",
-    "Tails",
 ]

@@ -7,7 +7,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.runs import Cell, open_run, read_run
-from esscher.runs.result import read_stored
+from esscher.runs.old_result import read_stored
 
 CONFIGURATION = {"seed": 0, "sizes": (1, 2), "model": {"name": "m"}}
 TABLE = pd.DataFrame({"n": [1, 2], "error": [0.5, 0.25], "unit": ["a", "b"]})

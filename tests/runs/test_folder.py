@@ -11,8 +11,8 @@ import pytest
 
 import esscher
 from esscher.runs.folder import is_locked, run_lock
+from esscher.runs.old_study import Interrupted
 from esscher.runs.registry import load
-from esscher.runs.study import Interrupted
 from esscher.studies.sweep import measure
 from tests.studies.sweep.small import assert_same, small_sweep
 

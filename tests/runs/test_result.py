@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.runs.registry import part_of
 from esscher.show.save import chart_bytes
 from tests.runs.made import RUNS, make
 
@@ -20,7 +19,7 @@ STORED = [name for name in RUNS if name != "theory"]
 def test_every_kind_of_result_offers_charts(name):
     """Each in a line; the main one is always there, and what is not offered is refused."""
     found = make(name)[1]
-    drawings = part_of(found.study.name, "charts").DRAWINGS
+    drawings = found.drawings
     known = found.charts()
     assert next(iter(known)) == drawings[0].name
     for about in known.values():

@@ -18,19 +18,9 @@ from esscher.cli.endings import quiet_if_unread, terminable
 from esscher.core.command import COMMAND
 from esscher.core.errors import EsscherError
 from esscher.core.shown import printable
+from esscher.studies import STUDIES
 
-#: What a command does, and where it is: module and name. A study's command has its name.
-STUDIES = {
-    "paper": "Check the claims of the paper one by one.",
-    "probe": "Measure how many tokens each head of a model needs.",
-    "sweep": "Measure how fast attention over synthetic tokens converges.",
-    "deep": "Measure how errors of sampled attention grow through layers.",
-    "sparse": "Compare sparse attention with dense attention in a model.",
-    "plan": "Plan how many tokens each head keeps, and check the plan.",
-    "context": "Measure how long a context each head of a decoder uses.",
-    "tails": "Test whether the keys of a model have light tails.",
-    "domains": "Test whether heads behave differently on different text.",
-}
+#: Commands that are no studies: where each is, and what it does.
 OTHERS = {
     "generate": (
         "generate:generate",
@@ -48,7 +38,7 @@ OTHERS = {
     ),
 }
 #: First sentences by name.
-SENTENCES = STUDIES | {name: says for name, (_, says) in OTHERS.items()}
+SENTENCES = {name: says for name, (_, says) in (STUDIES | OTHERS).items() if says}
 
 
 #: The same commands with nothing but their names and first sentences.
@@ -68,7 +58,7 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command when it is first asked for."""
-        if cmd_name in STUDIES and cmd_name not in self.commands:
+        if cmd_name in STUDIES and cmd_name in SENTENCES and cmd_name not in self.commands:
             from esscher.cli.study import study_command
 
             self.commands[cmd_name] = study_command(cmd_name)

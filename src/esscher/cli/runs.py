@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
 from esscher.runs import read_run
-from esscher.runs.folder import is_locked, run_folders
-from esscher.runs.registry import STUDIES, load, study_named
+from esscher.runs.folder import Run, is_locked, read_about, run_folders
+from esscher.runs.old_result import read_stored
+from esscher.runs.registry import load, study_named
 from esscher.runs.report import measured
 from esscher.runs.report import report as write_report
-from esscher.runs.result import read_stored
+from esscher.runs.result import RESULTS, read_result
+from esscher.runs.study import Study as DatasetStudy
 from esscher.show.tables import PlainConsole, PlainTable
 
 
@@ -109,34 +112,47 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
     """What ``esscher ls`` says about a run; results may be of fewer cells, or another request."""
     name = str(path.relative_to(below))
     try:
-        run = read_run(path)
-        results, header = read_stored(run)
-        about, options = run.about, run.about.configuration
-        auxiliary = study_named(about.kind).auxiliary if about.kind in STUDIES else frozenset()
-        done = len(set(run.names()) - auxiliary)
+        about = read_about(path)
+        options, complete = about.configuration, False
+        results: dict[str, Any] = {}
+        study = study_named(about.kind)
+        if issubclass(study, DatasetStudy):
+            done = len(set(Run(path, about, study.cell).names()) - study.auxiliary)
+            if (path / RESULTS).exists():
+                data = read_result(path / RESULTS, study)
+                results = {"horizon": data["horizon"].values.ravel()} if "horizon" in data else {}
+                stored = json.loads(data.attrs["configuration"])
+                complete = bool(data.attrs["complete"]) and about.request.items() <= stored.items()
+        else:
+            run = read_run(path)
+            tree, header = read_stored(run)
+            done = len(set(run.names()) - study.auxiliary)
+            complete = (
+                header is not None
+                and header.complete
+                and header.cells == done
+                and about.request.items() <= header.configuration.items()
+            )
+            heads = tree.get("heads") or []
+            results = {"horizon": [head["horizon"] for head in heads if "horizon" in head]}
         sizes = list(options.get("sizes", options.get("budgets", [])))
+        horizons = sorted(results.get("horizon", ()))
         if "head" in options and "scales" in options:  # a head at all scales
             horizons = [options["head"]["horizon"] * scale for scale in options["scales"]]
-        else:
-            heads = results.get("heads") or []
-            horizons = sorted(head["horizon"] for head in heads if "horizon" in head)
         asked, precision = about.request.get("replicates"), about.request.get("precision")
         for numbers in (sizes, horizons, [asked or 0, precision or 0]):
             _grid(numbers)
     except (InputError, LookupError, TypeError, ValueError):
         blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
         return {"run": name, "kind": None, **blank, "state": "damaged"}
-    state = "stopped"
+    state = "complete" if complete else "stopped"
     if is_locked(path):
         state = "running"
-    elif header is not None and header.complete and header.cells == done:
-        same = about.request.items() <= header.configuration.items()
-        state = "complete" if same else "stopped"
     return {
         "run": name,
         "kind": about.kind,
         "law": about.subject,
-        "horizons": horizons,
+        "horizons": [float(h) for h in horizons],
         "sizes": sizes,
         "done": done,
         "asked": asked if precision is None else None,

@@ -19,9 +19,10 @@ from esscher.core.validation import as_dim
 from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
 from esscher.runs.executors import chosen_executor
-from esscher.runs.model_study import WithModel
+from esscher.runs.old_model_study import WithModel
 from esscher.runs.registry import part_of, study_named
-from esscher.runs.result import Result
+from esscher.runs.result import Result as DatasetResult
+from esscher.show.table_view import print_tables
 from esscher.show.tables import PlainConsole, PlainTable
 
 #: What describes a head besides its law, in the order of the arguments of :func:`synthetic_head`.
@@ -123,7 +124,7 @@ def study_command(name: str) -> click.Command:
         ),
         *OPTIONS,
         *([SAVE] if study.saves else []),
-        *([EVERYTHING] if study.abridged else []),
+        *([EVERYTHING] if getattr(study, "abridged", True) else []),
     ]
     paragraphs = [cleandoc(study.__doc__ or "")]
     if head:
@@ -174,16 +175,26 @@ def study_command(name: str) -> click.Command:
     return BlockCommand(name, callback=call, params=parameters, help="\n\n".join(paragraphs))
 
 
-def print_result(result: Result[Any], everything: bool = False) -> None:
+def print_result(result: Any, everything: bool = False) -> None:
     """Print a result for people: the question, the answer, and what its study prints, or tables."""
     console = PlainConsole()
     study = result.study
+    if isinstance(result, DatasetResult):
+        if study.asks:
+            console.say(study.asks)
+        console.say(result.headline, "bold")
+        note = getattr(result.setup.records.get("model"), "note", "")
+        if note:
+            console.say(f"Note: {note}.")
+        if result.cells:
+            print_tables(result, console, everything)
+        return
     if study.asks:
         console.say(study.asks)
     console.say(result.answer(), "bold")
     if isinstance(study, WithModel) and study.model_record.note:
         console.say(f"Note: {study.model_record.note}.")
-    printed = part_of(study.name, "view")
+    printed = part_of(type(study), "view")
     if printed is not None:
         printed.print_result(result, console, *([everything] if study.abridged else []))
         return

@@ -105,6 +105,17 @@ Heads: TypeAlias = Annotated[
 ]
 
 
+#: The same where None stands for all of them.
+SomeLayers: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(le=100_000)], ...] | None,
+    option("Layers to measure, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
+]
+SomeHeads: TypeAlias = Annotated[
+    tuple[Annotated[int, Meta(le=100_000)], ...] | None,
+    option("Heads of each layer, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
+]
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of a study, as its field's type describes it.

@@ -19,7 +19,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
 from esscher.core.command import COMMAND
+from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
     check_folder,
@@ -47,16 +48,18 @@ from esscher.core.untrusted import (
     read_table,
     shortened,
 )
+from esscher.core.variables import Data, check
 from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
 from esscher.runs.provenance import git_revision, versions
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
 #: Version of the layout of a run's files.
-SCHEMA = 3
+SCHEMA = 4
 #: Characters of a value that a message shows.
 _SHOWN = 160
 
@@ -447,6 +450,102 @@ class CellRun:
         return {kind: self.folder / PARTS / f"{name}.{kind}" for kind in ("json", "parquet")}
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run directory, opened: one file for each cell, there in full or not at all.
+
+    Attributes
+    ----------
+    folder
+        The directory.
+    about
+        Contents of its ``config.json``: kind, subject, configuration, versions, date.
+    cells
+        Variables of a cell; by the first word of its name if there are several kinds.
+    on_disk
+        Whether cells are stored in the directory, or in memory only.
+    doing
+        Told what is done before the next cell can be begun; nothing ends it.
+    """
+
+    folder: Path
+    about: About
+    cells: type[Data] | Mapping[str, type[Data]]
+    on_disk: bool = True
+    doing: Callable[[str], None] = lambda what: None
+    _known: dict[str, xr.Dataset] = field(default_factory=dict)
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of the configuration: every cell says to which run it belongs."""
+        return hashlib.sha256(
+            json.dumps(self.about.configuration, sort_keys=True).encode()
+        ).hexdigest()
+
+    def names(self) -> list[str]:
+        """Names of the cells that are there."""
+        if not self.on_disk:
+            return sorted(self._known)
+        parts = check_folder(self.folder, PARTS)
+        names = [path.name.removesuffix(SUFFIX) for path in parts.glob(f"*{SUFFIX}")]
+        return sorted(name for name in names if _NAME.fullmatch(name))
+
+    def write(self, name: str, data: xr.Dataset) -> None:
+        """Store one cell."""
+        path = self._path(name)
+        check(data, self._kind(name), name)
+        self._known[name] = data
+        if self.on_disk:
+            marked = data.assign_attrs(cell=name, run=self.identity)
+            write_atomically(path, to_bytes(marked), named=False)
+
+    def read(self, name: str) -> xr.Dataset | None:
+        """Return one cell, or None if it is not there.
+
+        Raises
+        ------
+        InputError
+            If it is damaged, or belongs to another run.
+        """
+        path = self._path(name)
+        if name in self._known or not self.on_disk:
+            return self._known.get(name)
+        try:
+            data = from_bytes(read_file(path, limits.PART, follow=False), path.name)
+            if (data.attrs.get("cell"), data.attrs.get("run")) != (name, self.identity):
+                raise InputError("it belongs to another cell, or to a run with other settings")
+            self._known[name] = check(data, self._kind(name), path.name)
+        except FileNotFoundError:
+            return None
+        except InputError as error:
+            raise self.damaged(name, error) from error
+        return data
+
+    def damaged(self, name: str, reason: object) -> InputError:
+        """The error that says what to do about a damaged cell."""
+        return InputError(
+            f"{self._path(name)} is damaged ({reason}); delete it and run the same command again, "
+            "which recomputes it and keeps all others"
+        )
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Those of the names whose cells are not there; damaged ones are an error."""
+        return [name for name in names if self.read(name) is None]
+
+    def _kind(self, name: str) -> type[Data]:
+        if isinstance(self.cells, Mapping):
+            return self.cells[name.partition("-")[0]]
+        return self.cells
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+            raise InputError(
+                f"{shortened(name)} is not a cell name: it may have small letters, digits, dots "
+                "and dashes"
+            )
+        return self.folder / PARTS / f"{name}{SUFFIX}"
+
+
 @contextmanager
 def open_run(
     folder: Path | None,
@@ -456,6 +555,19 @@ def open_run(
     request: dict[str, Any] | None = None,
     cell: type[Any] | None = None,
 ) -> Iterator[CellRun]:
+    """Open a run whose cells are records with tables: see :func:`open_folder`."""
+    with open_folder(folder, kind, subject, configuration, request) as (place, about):
+        yield CellRun(place, about, cell, on_disk=folder is not None)
+
+
+@contextmanager
+def open_folder(
+    folder: Path | None,
+    kind: str,
+    subject: str,
+    configuration: dict[str, Any],
+    request: dict[str, Any] | None = None,
+) -> Iterator[tuple[Path, About]]:
     """Set up a run directory, or take up the one that is there, and hold its lock.
 
     Parameters
@@ -471,8 +583,11 @@ def open_run(
         All that the cells are a function of, as JSON holds it.
     request
         Options that may change from one start of a run to the next; the last ones are stored.
-    cell
-        Type of what its cells say besides their tables.
+
+    Yields
+    ------
+    Path, About
+        The directory, and what its ``config.json`` says.
 
     Raises
     ------
@@ -492,7 +607,7 @@ def open_run(
     )
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="esscher-") as place:
-            yield CellRun(Path(place), about, cell, on_disk=False)
+            yield Path(place), about
         return
     config = folder / CONFIG
     if not config.exists():
@@ -522,7 +637,7 @@ def open_run(
             )
         if changed:
             write_atomically(config, as_json(about))
-        yield CellRun(folder, about, cell)
+        yield folder, about
 
 
 def read_run(folder: Path, kind: str | None = None) -> CellRun:

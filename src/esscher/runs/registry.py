@@ -1,7 +1,8 @@
-"""The studies there are. A new one is a folder below ``studies/`` and a line here."""
+"""The studies by name, their modules, and how a stored result of any of them is read."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,36 +12,26 @@ from typing import Any
 from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.core.untrusted import limits, read_json
+from esscher.core.untrusted import limits, open_regular, read_json
 from esscher.core.validation import as_path
-from esscher.runs.folder import CONFIG, CellRun, read_about
-from esscher.runs.result import Header, Result, result_from
-from esscher.runs.study import Study, finish, stored_study
-
-#: Command, function and kind of run, and where the study is defined.
-STUDIES = {
-    "paper": "esscher.studies.paper.study:PaperStudy",
-    "probe": "esscher.studies.probe.study:ProbeStudy",
-    "sweep": "esscher.studies.sweep.study:SweepStudy",
-    "deep": "esscher.studies.deep.study:DeepStudy",
-    "deep-stack": "esscher.studies.deep.study:DeepStackStudy",
-    "sparse": "esscher.studies.sparse.study:SparseStudy",
-    "sparse-law": "esscher.studies.sparse.study:SparseLawStudy",
-    "plan": "esscher.studies.plan.study:PlanStudy",
-    "context": "esscher.studies.context.study:ContextStudy",
-    "tails": "esscher.studies.tails.study:TailsStudy",
-    "domains": "esscher.studies.domains.study:DomainsStudy",
-}
+from esscher.runs.folder import CONFIG, CellRun, Run, read_about
+from esscher.runs.old_result import Header, Result, result_from
+from esscher.runs.old_study import finish, stored_study
+from esscher.runs.result import finish as finish_dataset
+from esscher.runs.result import read_result
+from esscher.runs.study import Study as DatasetStudy
+from esscher.runs.study import stored_setup
+from esscher.studies import STUDIES
 
 
 @cache
-def study_named(name: str, place: str = "") -> type[Study[Any]]:
+def study_named(name: str, place: str = "") -> Any:
     """Return a study by its name.
 
     Parameters
     ----------
     name
-        A key of ``STUDIES``.
+        A key of :data:`esscher.studies.STUDIES`.
     place
         Where the name comes from, for the message.
 
@@ -54,18 +45,26 @@ def study_named(name: str, place: str = "") -> type[Study[Any]]:
         raise InputError(
             f"{where}there is no study {shortened(name)}; there are {', '.join(sorted(STUDIES))}"
         )
-    module, _, title = STUDIES[name].partition(":")
-    study: type[Study[Any]] = getattr(import_module(module), title)
-    return study
+    module, _, title = STUDIES[name][0].partition(":")
+    return getattr(import_module(module), title)
 
 
-def part_of(name: str, part: str) -> Any:
-    """Return the module ``view`` or ``charts`` beside that of a study; None if it has none."""
-    module = f"{STUDIES[name].partition(':')[0].rpartition('.')[0]}.{part}"
-    return import_module(module) if find_spec(module) is not None else None
+def name_of(study: type[Any]) -> str:
+    """Return the name of a study: that of its line."""
+    place = f"{study.__module__}:{study.__qualname__}"
+    return next(name for name, (where, _) in STUDIES.items() if where == place)
 
 
-def load(path: str | Path) -> Result[Any]:
+def part_of(study: type[Any], part: str) -> Any:
+    """Return the module ``view`` or ``charts`` of a study: beside its own, or its own.
+
+    A study that is a single file is its own view.
+    """
+    module = f"{study.__module__.rpartition('.')[0]}.{part}"
+    return import_module(module if find_spec(module) is not None else study.__module__)
+
+
+def load(path: str | Path) -> Any:
     """Read a result: the directory of a run, complete or not, or a file that ``save`` wrote.
 
     Raises
@@ -77,11 +76,25 @@ def load(path: str | Path) -> Result[Any]:
     if not place.exists():
         raise InputError(f"{place} does not exist; give the directory of a run, or a saved result")
     if place.is_file():
+        if is_dataset(place):
+            data = read_result(place)
+            study = study_named(data.attrs["kind"], str(place))
+            setup = stored_setup(study, json.loads(data.attrs["configuration"]), str(place))
+            return study.result(study, setup, data)
         return result_of(read_json(place, limits.RESULTS), str(place))
     about, config = read_about(place), str(place / CONFIG)
     kind = study_named(about.kind, config)
-    study = stored_study(kind, about.configuration | about.request, config)
-    return finish(CellRun(place, about, kind.cell), study)
+    if issubclass(kind, DatasetStudy):
+        setup = stored_setup(kind, about.configuration | about.request, config)
+        return finish_dataset(kind, setup, Run(place, about, kind.cell))
+    options: Any = stored_study(kind, about.configuration | about.request, config)
+    return finish(CellRun(place, about, kind.cell), options)
+
+
+def is_dataset(path: Path) -> bool:
+    """Tell whether a file is a dataset rather than JSON: it begins with a length."""
+    with open_regular(path) as file:
+        return not file.read(8).lstrip().startswith(b"{")
 
 
 def result_of(tree: Any, place: str) -> Result[Any]:

@@ -14,24 +14,32 @@ from esscher.core.atomic import check_writable, write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
 from esscher.runs.folder import CONFIG, read_about, run_folders
+from esscher.runs.old_result import Result
 from esscher.runs.registry import load, part_of
-from esscher.runs.result import NotFinished, Result
+from esscher.runs.result import NotFinished
+from esscher.runs.result import Result as DatasetResult
 from esscher.show.content import Drawn, Summary, offered
 from esscher.show.render import GENERATOR, render
+from esscher.show.table_view import summary as dataset_summary
 
 _NO_RESULTS = "{} has no results yet; run the command that started it again to resume"
 _STORED = "The command as it was given."
 _PYTHON = "This run was started from Python; its configuration is below."
 
 
-def page_of(result: Result[Any]) -> Summary:
+def page_of(result: Any) -> Summary:
     """Return the page of a result: what its study says about it, and where it comes from."""
-    folder, configuration = result.folder, result.study.configuration()
+    folder, dataset = result.folder, isinstance(result, DatasetResult)
+    configuration = (result.setup if dataset else result.study).configuration()
     stored = folder is not None and (folder / CONFIG).exists()
     about = read_about(folder) if folder is not None and stored else None
-    title = folder.resolve().name if folder is not None and stored else result.study.subject
-    summary: Summary = part_of(result.study.name, "view").summary(result, title)
-    drawings = offered(part_of(result.study.name, "charts").DRAWINGS, result)
+    name = result.study.subject(result.setup) if dataset else result.study.subject
+    title = folder.resolve().name if folder is not None and stored else name
+    if dataset:
+        summary, drawings = dataset_summary(result, title), offered(result.drawings, result)
+    else:
+        summary = part_of(type(result.study), "view").summary(result, title)
+        drawings = offered(part_of(type(result.study), "charts").DRAWINGS, result)
     charts = [Drawn(d.heading, d.draw(result), d.caption) for d in drawings if d.heading]
 
     rows: list[tuple[str, str | None]] = [
@@ -128,9 +136,7 @@ def report(
     return place
 
 
-def read_results(
-    sources: Sequence[Any], say: Callable[[str], None] | None = None
-) -> list[Result[Any]]:
+def read_results(sources: Sequence[Any], say: Callable[[str], None] | None = None) -> list[Any]:
     """Load directories (or take results), in their order; a directory of runs stands for all.
 
     Parameters
@@ -148,9 +154,9 @@ def read_results(
     """
     if not sources:
         raise InputError("there is no run to report on; give the directory of at least one")
-    results: list[Result[Any]] = []
+    results: list[Any] = []
     for source in sources:
-        if isinstance(source, Result):
+        if isinstance(source, (Result, DatasetResult)):
             results.append(measured(source))
             continue
         if not isinstance(source, (str, os.PathLike)):
@@ -181,11 +187,11 @@ def read_results(
     return results
 
 
-def measured(result: Result[Any]) -> Result[Any]:
+def measured(result: Any) -> Any:
     """Return a result in which there is something; refuse one in which nothing is measured yet."""
     if result.cells and not result.table().empty:
         return result
-    raise NotFinished(_NO_RESULTS.format(result.folder or result.study.subject))
+    raise NotFinished(_NO_RESULTS.format(result.folder or result.study))
 
 
 def _check_place(path: Path, force: bool) -> None:

@@ -1,130 +1,197 @@
-"""Results of studies: typed, with tables that show themselves."""
+"""Results of studies: one labelled dataset each, with tables and charts that show themselves."""
 
 from __future__ import annotations
 
 import html
-from abc import ABC, abstractmethod
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Self,
-    TypeVar,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import msgspec
-
-from esscher.core.atomic import write_output
-from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
+from esscher.core.atomic import write_atomically, write_output
+from esscher.core.codec import Name, Record, as_record
+from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json, shortened
-from esscher.runs.folder import RESULTS
+from esscher.core.untrusted import limits, read_file
+from esscher.core.variables import as_json_tree, check
 from esscher.show.content import Plot, draw, offered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
+    import xarray as xr
 
-    from esscher.runs.folder import Cell, CellRun
-    from esscher.runs.study import Study
+    from esscher.runs.folder import Run
+    from esscher.runs.study import Setup, Study
 
-S = TypeVar("S", bound="Study[Any]")
+S = TypeVar("S", bound=Record)
 
-#: Metadata of a field that is no part of the stored result.
-NOT_STORED = {"stored": False}
+#: Name of the file of a run's result.
+RESULTS = f"results{SUFFIX}"
+#: Rows of a table that stand for it where a result prints itself.
+FEW = 20
 
 
 class NotFinished(InputError):
     """A run whose cells do not amount to a result yet."""
 
 
-class Header(Record, frozen=True, kw_only=True):
-    """What the file of every result begins with."""
+class Attributes(Record, frozen=True, kw_only=True):
+    """What the dataset of a result says besides its numbers.
+
+    Attributes
+    ----------
+    kind
+        Name of the study.
+    cells
+        Names of the cells it was made from.
+    complete
+        1 if everything that was asked for is there, else 0.
+    created
+        When the run was begun.
+    configuration, versions
+        Settings, model and text; and the software that measured: JSON.
+    """
 
     kind: Name
-    complete: bool
-    cells: Count
-    configuration: dict[str, Any]
-    versions: dict[str, str | None]
+    cells: str
+    complete: int
     created: Name
-    headline: str
+    configuration: str
+    versions: str
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Result(ABC, Generic[S]):
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Generic[S]):
     """The result of a study.
 
     Attributes
     ----------
-    study
-        The study that it answers, with nothing left open.
-    complete
-        Whether everything that was asked for is there.
-    cells
-        How many cells it was made from.
-    versions, created
-        Software that measured, and when the run was begun.
-    headline
-        The answer in a few sentences.
+    study, setup
+        Which study it answers; with which settings, on which model and text.
+    data
+        The numbers: a dataset with labelled axes, which has ``to_netcdf``, ``to_zarr`` and
+        ``to_dataframe``. Settings, versions and origin are its attributes.
     folder
         Directory of the run; gone already if none was given.
     """
 
-    #: Whether fields that are not known are refused in files: people change such files by hand,
-    #: and a field that does nothing would be taken for an option.
-    closed: ClassVar[bool] = False
-
-    study: S
-    complete: bool
-    cells: int
-    versions: dict[str, str | None]
-    created: str
-    headline: str
+    study: type[Study[S]]
+    setup: Setup[S]
+    data: xr.Dataset
     folder: Path | None = None
 
-    @abstractmethod
-    def table(self) -> pd.DataFrame:
-        """Return a data frame of the main results."""
+    @property
+    def cells(self) -> list[str]:
+        """Names of the cells it was made from."""
+        names: list[str] = json.loads(self.data.attrs["cells"])
+        return names
 
-    def shown(self) -> list[pd.DataFrame]:
-        """Return the tables that stand for the results where they are printed."""
-        return [self.table()]
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for is there."""
+        return bool(self.data.attrs["complete"])
 
-    def answer(self) -> str:
-        """Return the first sentences that a terminal shows."""
-        return self.headline
+    @property
+    def created(self) -> str:
+        """When the run was begun."""
+        return str(self.data.attrs["created"])
 
-    def with_cells(self, cells: Mapping[str, Cell], run: CellRun) -> Self:
-        """Return the stored result with what only its cells hold; by default that is nothing."""
-        return self
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """Software that measured."""
+        return dict(json.loads(self.data.attrs["versions"]))
+
+    @cached_property
+    def headline(self) -> str:
+        """The answer in a few sentences."""
+        return str(self.view.headline(self)) if self.cells else "Nothing has been measured yet."
+
+    @property
+    def subject(self) -> str:
+        """What was measured, in a line."""
+        return str(self.view.subject(self)) if self.cells else self.study.subject(self.setup)
+
+    @property
+    def view(self) -> Any:
+        """The module that says how such results are shown."""
+        from esscher.runs.registry import part_of
+
+        return part_of(self.study, "view")
+
+    @property
+    def drawings(self) -> Sequence[Any]:
+        """The charts of such results."""
+        from esscher.runs.registry import part_of
+
+        return getattr(part_of(self.study, "charts"), "DRAWINGS", ())
+
+    def __getitem__(self, name: str) -> xr.DataArray:
+        """Return one variable: ``result["exponent"].sel(metric="mean", bound="value")``."""
+        if name not in self.data:
+            names = ", ".join(map(str, self.data.data_vars))
+            raise InputError(f"there is no variable {name!r}; there are: {names}")
+        return self.data[name]
+
+    def table(self, name: str | None = None) -> pd.DataFrame:
+        """Return a data frame: the main table, or one of :meth:`tables` by its name."""
+        import pandas as pd
+
+        views = {view.name: view for view in self.view.TABLES}
+        if name is not None and name not in views:
+            raise InputError(f"there is no table {name!r}; choose from {', '.join(views)}")
+        view = views[next(iter(views)) if name is None else name]
+        return view.frame(self) if self.cells else pd.DataFrame()
+
+    def tables(self) -> dict[str, str]:
+        """Return the names of the tables, and what they show."""
+        return {view.name: view.title for view in self.view.TABLES}
+
+    def head(self, layer: int, head: int) -> HeadResult:
+        """Return one head: its numbers, its curves, its chart.
+
+        Raises
+        ------
+        InputError
+            If it was not measured.
+        """
+        axes = [axis for axis in ("head", "key_head") if axis in self.data.coords]
+        if "layer" not in self.data.coords or not axes:
+            raise InputError(f"a result of {self.study.name()} has no heads")
+        layers, heads = (self.data[axis].values.tolist() for axis in ("layer", axes[0]))
+        if layer not in layers or head not in heads:
+            raise InputError(
+                f"head {layer}.{head} was not measured; there are layers "
+                f"{', '.join(map(str, layers))} and heads {', '.join(map(str, heads))}"
+            )
+        return HeadResult(self, layer, head, self.data.sel({"layer": layer, axes[0]: head}))
+
+    def compare(self, other: Result[S]) -> Comparison:
+        """Set two results of one study side by side, with intervals of the differences.
+
+        Raises
+        ------
+        InputError
+            If the other is of another study, or has no row in common.
+        """
+        return compare(self, other)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, lists and strings: what ``--json`` prints."""
-        header: dict[str, Any] = {
-            "kind": self.study.name,
+        return {
+            "kind": self.study.name(),
             "complete": self.complete,
-            "cells": self.cells,
-            "configuration": self.study.configuration(),
+            "cells": len(self.cells),
+            "configuration": self.setup.configuration(),
             "versions": self.versions,
             "created": self.created,
             "headline": self.headline,
-        }
-        body = {name: getattr(self, name) for name in body_type(type(self)).__struct_fields__}
-        return header | dict(as_tree(body))
+        } | as_json_tree(self.data)
 
     def charts(self) -> dict[str, str]:
         """Return the names of the charts that this result offers, and what they show."""
-        from esscher.runs.registry import part_of
-
-        drawings = part_of(self.study.name, "charts").DRAWINGS
-        return {drawing.name: drawing.about for drawing in offered(drawings, self)}
+        return {drawing.name: drawing.about for drawing in offered(self.drawings, self)}
 
     def plot(
         self,
@@ -149,14 +216,11 @@ class Result(ABC, Generic[S]):
         InputError
             If there is no such chart, or this result has not what it shows.
         """
-        from esscher.runs.registry import part_of
-
-        drawings = part_of(self.study.name, "charts").DRAWINGS
-        return draw(drawings, self, kind, heads=heads, title=title)
+        return draw(self.drawings, self, kind, heads=heads, title=title)
 
     def save(self, path: str | Path) -> None:
-        """Write everything into a JSON file, which :func:`esscher.load` reads."""
-        write_output(Path(path), as_json(self.to_dict()))
+        """Write everything into one file, which :func:`esscher.load` reads."""
+        write_output(Path(path), to_bytes(self.data))
 
     def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
         """Write one self-contained HTML page about it; see :func:`esscher.report`."""
@@ -165,123 +229,225 @@ class Result(ABC, Generic[S]):
         return report(self, path, force=force)
 
     def __repr__(self) -> str:
-        tables = [
-            table.to_string(index=False, float_format="{:.3g}".format)
-            for table in self.shown()
-            if not table.empty
-        ]
-        return "\n".join([self.headline, *tables])
+        if not self.cells:
+            return self.headline
+        frame = self.view.TABLES[0].shown(self)
+        more = "" if len(frame) <= FEW else f"\n... {len(frame) - FEW:,} more rows"
+        return f"{self.headline}\n{frame.head(FEW).to_string(index=False)}{more}"
 
     def _repr_html_(self) -> str:
-        tables = [
-            table.to_html(index=False, float_format="{:.3g}".format)
-            for table in self.shown()
-            if not table.empty
-        ]
-        return f"<p>{html.escape(self.headline)}</p>{''.join(tables)}"
-
-    @classmethod
-    def of(
-        cls,
-        run: CellRun,
-        study: S,
-        cells: int,
-        headline: str,
-        complete: bool | None = None,
-        **body: Any,
-    ) -> Self:
-        """Return the result of a run from what was put together.
-
-        It is complete if all cells that the study names are there, unless ``complete`` is given.
-        """
-        return cls(
-            study=study,
-            complete=cells == len(study.cells()) if complete is None else complete,
-            cells=cells,
-            versions=run.about.versions,
-            created=run.about.created,
-            headline=headline,
-            folder=run.folder,
-            **body,
-        )
+        parts = [f"<p>{html.escape(self.headline)}</p>"]
+        if self.cells:
+            frame = self.view.TABLES[0].shown(self)
+            parts.append(frame.head(FEW).to_html(index=False))
+            if len(frame) > FEW:
+                parts.append(f"<p>... {len(frame) - FEW:,} more rows: result.table()</p>")
+            if offered(self.drawings, self):
+                parts.append(self.plot()._repr_svg_())
+        return "\n".join(parts)
 
 
-@cache
-def body_type(result: type[Result[Any]]) -> type[Any]:
-    """Return the record of what a kind of result has besides the header.
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadResult:
+    """One head of a result.
 
-    Fields marked with ``NOT_STORED`` are left out.
+    Attributes
+    ----------
+    result, layer, head
+        Whose head it is, and which.
+    data
+        Its numbers: the dataset without the axes of layers and heads.
     """
-    hints = get_type_hints(result, include_extras=True)
-    common = {field.name for field in fields(Result)}
-    body = [
-        (f.name, hints[f.name])
-        for f in fields(result)
-        if f.name not in common and f.metadata != NOT_STORED
-    ]
-    return msgspec.defstruct(result.__name__, body, bases=(Record,), frozen=True, kw_only=True)
 
+    result: Result[Any]
+    layer: int
+    head: int
+    data: xr.Dataset
 
-def result_from(tree: Any, study: Study[Any], place: str, folder: Path | None) -> Any:
-    """Return the result that a JSON value stands for.
+    def __getitem__(self, name: str) -> xr.DataArray:
+        """Return one variable of the head."""
+        return self.data[name]
 
-    Raises
-    ------
-    InputError
-        Naming the field that does not fit.
-    """
-    header = as_record(tree, Header, place)
-    kind: type[Result[Any]] = study.result
-    body = as_record(tree, body_type(kind), place)
-    known = {*Header.__struct_fields__, *body.__struct_fields__}
-    if kind.closed and tree.keys() - known:
-        unknown = shortened(min(tree.keys() - known))
-        raise InputError(f"{place} is damaged: it has {unknown}, which is not known")
-    try:
-        return kind(
-            study=study,
-            complete=header.complete,
-            cells=header.cells,
-            versions=header.versions,
-            created=header.created,
-            headline=header.headline,
-            folder=folder,
-            **{name: getattr(body, name) for name in body.__struct_fields__},
-        )
-    except InputError as error:
-        raise InputError(f"{place} is damaged: {error}") from error
+    def numbers(self) -> dict[str, str]:
+        """Return its numbers as the main table shows them, with their intervals."""
+        view = self.result.view.TABLES[0]
+        frame = view.shown(self.result)
+        axes = [axis for axis in ("head", "key_head") if axis in frame]
+        row = frame[(frame["layer"] == str(self.layer)) & (frame[axes[0]] == str(self.head))]
+        return {str(name): str(row[name].iloc[0]) for name in frame.columns[2:] if len(row)}
 
-
-def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
-    """Return the stored result of a run as plain numbers, and its header: None if there is none."""
-    path = run.folder / RESULTS
-    try:
-        tree = read_json(path, limits.RESULTS, follow=False)
-    except FileNotFoundError:
-        return {}, None
-    return tree, as_record(tree, Header, str(path))
-
-
-H = TypeVar("H")
-
-
-class WithHeads(Generic[H]):
-    """Part of a result that has an entry per head."""
-
-    heads: tuple[H, ...]
-
-    def head(self, layer: int, head: int) -> H:
-        """Return one head.
+    def curves(self) -> pd.DataFrame:
+        """Return its curves as a data frame, one row per size.
 
         Raises
         ------
         InputError
-            If it was not measured.
+            If such a study measures none.
         """
-        entries: tuple[Any, ...] = self.heads
-        for entry in entries:
-            if (entry.layer, entry.head) == (layer, head):
-                return entry  # type: ignore[no-any-return]
-        raise InputError(
-            f"head {layer}.{head} was not measured; heads lists the {len(self.heads)} that were"
+        curves = getattr(self.result.view, "CURVES", None)
+        if curves is None:
+            raise InputError(f"a result of {self.result.study.name()} has no curves of heads")
+        frame: pd.DataFrame = curves.frame(self.result)
+        axes = [axis for axis in ("head", "key_head") if axis in frame]
+        here = (frame["layer"] == self.layer) & (frame[axes[0]] == self.head)
+        return frame[here].drop(columns=["layer", axes[0]]).reset_index(drop=True)
+
+    def plot(self) -> Plot:
+        """Draw its curves.
+
+        Raises
+        ------
+        InputError
+            If such a study has no chart of single heads.
+        """
+        for drawing in offered(self.result.drawings, self.result):
+            if drawing.heads and drawing.name != "explorer":
+                return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
+        raise InputError(f"a result of {self.result.study.name()} has no chart of single heads")
+
+    def __repr__(self) -> str:
+        said = "; ".join(f"{name} {text}" for name, text in self.numbers().items())
+        return f"head {self.layer}.{self.head}: {said}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Two results of one study side by side.
+
+    Attributes
+    ----------
+    table
+        A row for each row that both main tables have, and each number with an interval: its value
+        in both (``first``, ``second``), and the difference of the second from the first with its
+        95% interval. The interval takes the two results for independent; of results that share
+        text, model or seed it is too wide rather than too narrow.
+    """
+
+    table: pd.DataFrame
+
+    @property
+    def different(self) -> pd.DataFrame:
+        """The rows whose interval does not contain 0."""
+        return self.table[(self.table["low"] > 0) | (self.table["high"] < 0)]
+
+    def __repr__(self) -> str:
+        return f"{self._headline()}\n{self.table.to_string(index=False, float_format=_FORMAT)}"
+
+    def _repr_html_(self) -> str:
+        frame = self.table.to_html(index=False, float_format=_FORMAT)
+        return f"<p>{html.escape(self._headline())}</p>{frame}"
+
+    def _headline(self) -> str:
+        known = self.table.dropna(subset=["low", "high"])
+        return (
+            f"{len(self.different):,} of {len(known):,} numbers differ beyond a 95% interval; "
+            f"about {0.05 * len(known):.0f} would by chance alone."
         )
+
+
+_FORMAT = "{:.3g}".format
+
+
+def compare(first: Result[Any], second: Result[Any]) -> Comparison:
+    """Return what two results of one study have in common and where they differ.
+
+    The interval of a difference is made from the intervals of both (Zou and Donner's MOVER):
+    ``d - sqrt((b - b_low)^2 + (a_high - a)^2)`` for its lower end, likewise for the upper one.
+    """
+    import numpy as np
+    import pandas as pd
+
+    if first.study is not second.study:
+        raise InputError(
+            f"these are results of {first.study.name()} and of {second.study.name()}; compare two "
+            "of one study"
+        )
+    view = first.view.TABLES[0]
+    frames = [view.frame(result) if result.cells else None for result in (first, second)]
+    if frames[0] is None or frames[1] is None:
+        raise InputError("one of the results has nothing measured yet")
+    names = [name for name in frames[0] if f"{name}_low" in frames[0] and name in frames[1]]
+    both = frames[0].merge(frames[1], on=list(view.rows), suffixes=("", "_second"))
+    if both.empty or not names:
+        raise InputError("the results have no row with a number and its interval in common")
+    parts = []
+    for name in names:
+        a, a_low, a_high = (both[f"{name}{end}"] for end in ("", "_low", "_high"))
+        b, b_low, b_high = (both[f"{name}{end}_second"] for end in ("", "_low", "_high"))
+        numbers = {
+            "variable": name,
+            "first": a,
+            "second": b,
+            "difference": b - a,
+            "low": b - a - np.sqrt((b - b_low) ** 2 + (a_high - a) ** 2),
+            "high": b - a + np.sqrt((b_high - b) ** 2 + (a - a_low) ** 2),
+        }
+        parts.append(both[list(view.rows)].assign(**numbers))
+    return Comparison(pd.concat(parts, ignore_index=True).dropna(subset=["first", "second"]))
+
+
+def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False) -> Result[S]:
+    """Put the cells of a run together; a result that is stored already is not computed again.
+
+    Raises
+    ------
+    InputError
+        If a cell or the stored result is damaged.
+    """
+    import xarray as xr
+
+    names = study.cells(setup)
+    cells = {name: cell for name in names if (cell := run.read(name)) is not None}
+    attributes = {
+        "kind": study.name(),
+        "cells": json.dumps(list(cells)),
+        "complete": int(len(cells) == len(names)),
+        "created": run.about.created,
+        "configuration": json.dumps(setup.configuration()),
+        "versions": json.dumps(run.about.versions),
+    }
+    path = run.folder / RESULTS
+    if run.on_disk and path.exists():
+        try:
+            data = read_result(path, study)
+        except InputError as error:
+            raise InputError(
+                f"{error}; delete {RESULTS} and run the same command again, which recomputes it "
+                "from the parts"
+            ) from error
+        if data.attrs == attributes:
+            return study.result(study, setup, data, run.folder)
+    data = xr.Dataset()
+    if cells:
+        data = study.combine(setup, cells).dataset
+        data = check(data, study.data, study.name())
+    data = data.assign_attrs(attributes)
+    if write and cells:
+        write_atomically(path, to_bytes(data))
+    return study.result(study, setup, data, run.folder)
+
+
+def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset:
+    """Return the dataset of a stored result, checked; of any study unless one is given.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or of another study.
+    """
+    from esscher.runs.registry import study_named
+
+    data = from_bytes(read_file(path, limits.RESULTS, follow=study is None), str(path))
+    attributes = as_record(data.attrs, Attributes, str(path))
+    kind = study or study_named(attributes.kind, str(path))
+    if attributes.kind != kind.name():
+        raise InputError(f"{path} is damaged: it is of kind {attributes.kind!r}")
+    try:
+        texts = (attributes.cells, attributes.configuration, attributes.versions)
+        cells, configuration, versions = map(json.loads, texts)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: its attributes are no JSON ({error})") from error
+    as_record(cells, list[Name], str(path))
+    as_record(versions, dict[Name, Name | None], str(path))
+    as_record(configuration, dict[str, Any], str(path))
+    return check(data, kind.data, str(path))

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 
 from esscher.core.errors import InputError
+from esscher.runs.old_result import NotFinished
 from esscher.runs.registry import load
-from esscher.runs.result import NotFinished
 from esscher.studies.plan import plan, work
 from tests.engine.cache.plans import generated
 from tests.studies.plan.small import DECODER, prose, tiny

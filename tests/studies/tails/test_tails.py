@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import esscher.studies.tails.work as working
 import pytest
 
 import esscher
-import esscher.studies.tails.work as working
 from esscher.core.errors import InputError
 from esscher.math.tails import VERDICTS
 from esscher.runs.executors import chosen_executor

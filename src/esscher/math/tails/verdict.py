@@ -209,28 +209,38 @@ class Agreement(Record, frozen=True, kw_only=True):
         return self.clouds - sum(self.both)
 
 
-def half_agreement(clouds: Sequence[Cloud], seed: int) -> Agreement:
-    """Agreement of the two halves about clouds, at least one, each counted once.
+def half_agreement(
+    verdicts: Sequence[Sequence[str]], proxies: Array, tokens: Array, seed: int
+) -> Agreement:
+    """Agreement of the two halves about clouds, each counted once.
 
     Intervals are about other clouds of the same kind read with the same two texts: clouds are taken
     for independent.
+
+    Parameters
+    ----------
+    verdicts, proxies
+        What each half says of every cloud, and its variance proxy, [clouds, 2].
+    tokens
+        Tokens of every cloud.
+    seed
+        Of the interval of kappa.
     """
     table = np.zeros((len(KINDS), len(KINDS)))
-    for cloud in clouds:
-        first, second = (KINDS.index(kind_of(verdict)) for verdict in half_verdicts(cloud))
-        table[first, second] += 1
+    for one, other in verdicts:
+        table[KINDS.index(kind_of(one)), KINDS.index(kind_of(other))] += 1
     kappa = kappa_estimate(table, seed)
-    proxies = np.array([[proxy.value for proxy in cloud.proxy_halves] for cloud in clouds])
     low = kappa.interval[0]
+    nothing = Estimate(value=None, interval=(None, None))
     return Agreement(
-        clouds=len(clouds),
-        tokens=float(np.mean([cloud.tokens for cloud in clouds])) / 2,
+        clouds=len(verdicts),
+        tokens=float(np.mean(tokens)) / 2 if len(verdicts) else 0.0,
         first=tuple(table.sum(axis=1).astype(int).tolist()),
         second=tuple(table.sum(axis=0).astype(int).tolist()),
         both=tuple(np.diag(table).astype(int).tolist()),
         kappa=kappa,
-        proxy=rank_correlation_interval(*proxies.T),
-        proxy_medians=tuple(np.median(proxies, axis=0).tolist()),
+        proxy=rank_correlation_interval(*proxies.T) if len(verdicts) else nothing,
+        proxy_medians=tuple(np.median(proxies, axis=0).tolist()) if len(verdicts) else (0.0, 0.0),
         reproducible=low is not None and low >= SUBSTANTIAL,
     )
 

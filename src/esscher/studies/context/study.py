@@ -41,8 +41,8 @@ from esscher.math.statistics import LEVEL
 from esscher.math.statistics.records import Ends, Numbers, finite, finite_numbers
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import ModelStudy
-from esscher.runs.result import Result, WithHeads
+from esscher.runs.old_model_study import ModelStudy
+from esscher.runs.old_result import Result, WithHeads
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -45,7 +45,7 @@ def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> Cont
 
 @dataclass(frozen=True, eq=False)
 class ContextWork:
-    """Context lengths, ready to be measured: see :class:`esscher.runs.study.Work`."""
+    """Context lengths, ready to be measured: see :class:`esscher.runs.old_study.Work`."""
 
     study: ContextStudy
     model: AnyModel

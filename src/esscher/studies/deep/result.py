@@ -9,7 +9,7 @@ from esscher.core.codec import Count, Estimate, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.math.statistics import Rate
 from esscher.math.statistics.intervals import Means
-from esscher.runs.result import Result
+from esscher.runs.old_result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

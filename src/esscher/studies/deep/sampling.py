@@ -286,7 +286,7 @@ def read_text(study: DeepStudy, loaded: LoadedModel, model: AnyModel) -> DeepWor
 
 @dataclass(frozen=True, eq=False)
 class DeepWork:
-    """A model that is ready to be sampled: see :class:`esscher.runs.study.Work`."""
+    """A model that is ready to be sampled: see :class:`esscher.runs.old_study.Work`."""
 
     study: DeepStudy
     model: AnyModel

@@ -16,8 +16,8 @@ from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import passage_keys
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import OneBatch, Study
+from esscher.runs.old_model_study import ModelStudy
+from esscher.runs.old_study import OneBatch, Study
 from esscher.studies.deep.result import TERCILES, WAYS, Deep, DeepCell
 
 if TYPE_CHECKING:

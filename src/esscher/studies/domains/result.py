@@ -12,7 +12,7 @@ from msgspec import Meta
 from esscher.core.codec import Count, Estimate, Hash, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.runs.result import Result
+from esscher.runs.old_result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

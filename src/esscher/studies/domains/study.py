@@ -14,8 +14,8 @@ from esscher.engine.sampled.sizes import Mode, usual_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import WithModel
-from esscher.runs.study import OneBatch
+from esscher.runs.old_model_study import WithModel
+from esscher.runs.old_study import OneBatch
 from esscher.studies.domains.result import BlockCell, Corpus, Domains
 
 if TYPE_CHECKING:

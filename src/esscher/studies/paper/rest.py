@@ -289,7 +289,8 @@ def measure_tails(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = result.table().assign(verdict=[kind_of(head.verdict) for head in result.heads])
+    table = result.table()
+    table = table.assign(verdict=table["verdict"].map(kind_of))
     return records(table[["layer", "head", "proxy", "proxy_low", "proxy_high", "verdict"]])
 
 

@@ -14,8 +14,8 @@ from esscher.core.options import Seed, option
 from esscher.core.shown import shortened
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.result import Result
-from esscher.runs.study import OneBatch, Study
+from esscher.runs.old_result import Result
+from esscher.runs.old_study import OneBatch, Study
 from esscher.studies.paper.ledger import Entry, Setting, Unit
 
 if TYPE_CHECKING:

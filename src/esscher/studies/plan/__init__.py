@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
-from esscher.runs.study import function_of
+from esscher.runs.old_study import function_of
 from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import PlanStudy
 

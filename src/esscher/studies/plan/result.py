@@ -29,7 +29,7 @@ from esscher.engine.cache.budgets import (
     TokenGrid,
 )
 from esscher.engine.models.record import ModelRecord
-from esscher.runs.result import Result
+from esscher.runs.old_result import Result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import ModelStudy
+from esscher.runs.old_model_study import ModelStudy
 from esscher.runs.result import NotFinished
 from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
 

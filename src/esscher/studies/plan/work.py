@@ -143,7 +143,7 @@ def task_texts(
 
 @dataclass(frozen=True, eq=False)
 class PlanWork:
-    """A plan, ready to be made: see :class:`esscher.runs.study.Work`."""
+    """A plan, ready to be made: see :class:`esscher.runs.old_study.Work`."""
 
     study: PlanStudy
     model: AnyModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.runs.study import function_of
+from esscher.runs.old_study import function_of
 from esscher.studies.probe.result import Probe
 from esscher.studies.probe.study import ProbeStudy
 

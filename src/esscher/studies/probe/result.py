@@ -16,7 +16,7 @@ from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.math.statistics import Rate, TailIndex
 from esscher.math.statistics.records import ByMetric, Ends, Matrix
 from esscher.math.tails.candidates import Cloud
-from esscher.runs.result import Result, WithHeads
+from esscher.runs.old_result import Result, WithHeads
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from esscher.engine.sampled.sizes import (
 )
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import ModelStudy
+from esscher.runs.old_model_study import ModelStudy
 from esscher.studies.probe.result import Probe, ProbeCell
 
 if TYPE_CHECKING:

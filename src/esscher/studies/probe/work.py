@@ -72,7 +72,7 @@ def read_text(
 
 @dataclass(frozen=True, eq=False)
 class ProbeWork:
-    """A probe that is ready: see :class:`esscher.runs.study.Work`."""
+    """A probe that is ready: see :class:`esscher.runs.old_study.Work`."""
 
     study: ProbeStudy
     loaded: LoadedModel

@@ -11,7 +11,7 @@ from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import Rate
 from esscher.math.statistics.intervals import Means
 from esscher.math.statistics.records import ByMetric
-from esscher.runs.result import Result, WithHeads
+from esscher.runs.old_result import Result, WithHeads
 
 if TYPE_CHECKING:
     import pandas as pd

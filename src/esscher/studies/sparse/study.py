@@ -22,8 +22,8 @@ from esscher.math.heads import WeightHead, law_head
 from esscher.math.laws import STANDARD_LAWS, standard_law
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import OneBatch, Study
+from esscher.runs.old_model_study import ModelStudy
+from esscher.runs.old_study import OneBatch, Study
 from esscher.studies.sparse.result import Sparse, SparseCell
 
 if TYPE_CHECKING:

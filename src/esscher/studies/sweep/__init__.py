@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.runs.study import function_of
+from esscher.runs.old_study import function_of
 from esscher.studies.sweep.result import Sweep
 from esscher.studies.sweep.study import SweepStudy
 

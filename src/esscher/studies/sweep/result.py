@@ -18,7 +18,7 @@ from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
 from esscher.math.statistics.joint import SharedLaw
 from esscher.math.statistics.records import ByMetric, Numbers, finite_numbers
 from esscher.math.theory import exponents
-from esscher.runs.result import NOT_STORED, Result
+from esscher.runs.old_result import NOT_STORED, Result
 from esscher.studies.sweep.measure import LIMIT, METRICS, Limit, replicate_errors
 from esscher.studies.sweep.predictions import ScalePrediction, stored_predictions
 from esscher.studies.sweep.schedule import Schedule

@@ -21,7 +21,7 @@ from esscher.math.laws import Law
 from esscher.math.limits import missing_limit
 from esscher.runs.executors import CellExecutor, Task, one_blas_thread
 from esscher.runs.folder import Cell, CellRun
-from esscher.runs.study import Study
+from esscher.runs.old_study import Study
 from esscher.studies.sweep.measure import (
     EXISTENCE_SAMPLES,
     LIMIT,
@@ -336,7 +336,7 @@ class SweepStudy(Study[Sweep]):
 
 @dataclass(frozen=True, eq=False)
 class SweepWork:
-    """A sweep that is ready: see :class:`esscher.runs.study.Work`.
+    """A sweep that is ready: see :class:`esscher.runs.old_study.Work`.
 
     Attributes
     ----------

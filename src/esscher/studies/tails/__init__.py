@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from esscher.runs.study import function_of
-from esscher.studies.tails.study import Tails, TailsStudy
+from esscher.studies.tails.study import TailsStudy
 
 tails = function_of(TailsStudy)
-
-__all__ = ["Tails", "TailsStudy", "tails"]

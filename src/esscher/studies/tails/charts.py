@@ -4,31 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from altair.typing import ChartType
 
-from esscher.math.tails.verdict import FIRM, KINDS, LETTERS, VERDICTS
-from esscher.show.cells import category_map, heatmap, picked_title, picking
+from esscher.core.variables import table
+from esscher.math.tails.verdict import FIRM, KINDS, LETTERS, VERDICTS, common_verdict, kind_of
+from esscher.runs.result import Result
+from esscher.show.cells import picked_title
 from esscher.show.chart import Axis, Series, bars, figure, guides, lines, panel, points
 from esscher.show.content import Drawing, check_heads
+from esscher.show.explorer import HeadMap
+from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
 from esscher.show.theme import GREEN, ORANGE, PALE, SHARES, SKY, VERMILION, limits
-from esscher.studies.tails.study import Tails
+from esscher.studies.tails.study import TailsData, TailsSettings
+from esscher.studies.tails.view import TABLES, reproducible, subject
 
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+Tails = Result[TailsSettings]
 #: From the lightest tail to the heaviest; pale for what is not decided.
 VERDICT = Series("verdict", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
 #: What both halves of the text call a head.
 BOTH = Series("both", KINDS, colours=(SKY, VERMILION, PALE))
 #: Types of tails that are compared.
 TYPES = Series("type", ("Gaussian", "Weibull", "Pareto"), colours=(SKY, ORANGE, VERMILION))
-#: Column of the table, title, colours and their ends; None: from the data.
-NUMBERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("proxy", "variance proxy / variance", {}),
-    ("kurtosis", "excess kurtosis, worst", {}),
-    ("norms_k", "k-hat of key norms", {"colours": SHARES, "ends": (-0.5, 0.5)}),
-    ("logits_k", "k-hat of logits", {"colours": SHARES, "ends": (-0.5, 0.5)}),
-    ("agreement", "agreement of the directions", {"ends": (0.0, 1.0)}),
+#: Numbers of every head.
+NUMBERS = (
+    HeadMap("proxy", "variance proxy / variance"),
+    HeadMap("kurtosis", "excess kurtosis, worst"),
+    HeadMap("norms_k", "k-hat of key norms", {"colours": SHARES, "ends": (-0.5, 0.5)}),
+    HeadMap("logits_k", "k-hat of logits", {"colours": SHARES, "ends": (-0.5, 0.5)}),
+    HeadMap("agreement", "agreement of the directions", {"ends": (0.0, 1.0)}),
 )
 #: Powers of tails to compare with.
 POWERS = ({"at": 2.0, "name": "Gaussian"}, {"at": 1.0, "name": "exponential"})
@@ -40,44 +50,51 @@ POWER_NOTE = (
 
 def heads(result: Tails) -> ChartType:
     """Draw the numbers of every head, and the verdicts if they are given."""
-    return figure([*_numbers(result), *_verdicts(result)], _title(result), apart=True)
+    frame = result.table()
+    panels = [each.draw(frame) for each in (*NUMBERS, *_verdicts(result))]
+    return figure(panels, _title(result), apart=True)
 
 
 def verdicts(result: Tails) -> ChartType:
     """Draw the verdicts alone, without and with delimiters."""
-    return figure(_verdicts(result), _title(result))
+    frame = result.table()
+    return figure([each.draw(frame) for each in _verdicts(result)], _title(result))
 
 
 def explorer(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw every head, and the tail of the one that is picked: first that of largest kurtosis."""
-    chosen = _chosen(result, heads)[0]
-    pick = picking(*chosen)
     tails = _tails(result)
     x = Axis("threshold", "threshold (standard deviations)")
-    power = panel(
-        guides(POWERS, x, _power(tails)),
-        lines(tails, x, _power(tails), pick=pick),
-        points(tails, x, _power(tails), pick=pick),
-        title=picked_title("power of the tail"),
-    )
     y = Axis("criterion", "criterion above the best")
     criteria = [
         {key: row[key] for key in ("layer", "head", "threshold")}
-        | {"type": name, "criterion": row[name]}
+        | {"type": name, "criterion": row[f"fit_criterion_{name}"]}
         for row in tails
         for name in TYPES.names
     ]
-    evidence = panel(
-        lines(criteria, x, y, TYPES, pick=pick),
-        points(criteria, x, y, TYPES, pick=pick),
-        title=picked_title("evidence"),
-    )
-    return figure(
-        [*_numbers(result, pick), *_verdicts(result, pick), power, evidence],
-        _title(result),
+
+    def curves(pick: alt.Parameter) -> list[ChartType]:
+        return [
+            panel(
+                guides(POWERS, x, _power(tails)),
+                lines(tails, x, _power(tails), pick=pick),
+                points(tails, x, _power(tails), pick=pick),
+                title=picked_title("power of the tail"),
+            ),
+            panel(
+                lines(criteria, x, y, TYPES, pick=pick),
+                points(criteria, x, y, TYPES, pick=pick),
+                title=picked_title("evidence"),
+            ),
+        ]
+
+    return head_explorer(
+        TABLES[0].ordered(result),
+        (*NUMBERS, *_verdicts(result)),
+        curves,
+        title=_title(result),
+        heads=heads,
         note=POWER_NOTE,
-        apart=True,
-        pick=pick,
     )
 
 
@@ -101,7 +118,13 @@ def curves(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Cha
 
 def counts(result: Tails) -> ChartType:
     """Draw what both halves of the text call the heads of each layer."""
-    tally: Counter[tuple[int, str]] = Counter((h.layer, h.both) for h in result.key_heads)
+    halves = TailsData(result.data).keys.half_verdict.sel(subset="text").transpose(..., "half")
+    first = ~TailsData(result.data).key_head.isel(layer=0).to_series().duplicated().to_numpy()
+    tally: Counter[tuple[int, str]] = Counter(
+        (int(layer), kind_of(common_verdict(pair)))
+        for layer, pairs in zip(halves["layer"].values, halves.values, strict=True)
+        for pair in pairs[first].tolist()  # heads that share their keys count once
+    )
     rows = [
         {"layer": str(layer), "both": kind, "heads": count}
         for (layer, kind), count in sorted(tally.items())
@@ -119,7 +142,7 @@ def counts(result: Tails) -> ChartType:
 
 def layers(result: Tails) -> ChartType:
     """Draw the tails of the tokens that enter each layer, with 95% intervals."""
-    rows = records(result.layers_table())
+    rows = records(result.table("layers"))
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
     panels = []
     for column, name, guide in (
@@ -152,7 +175,7 @@ def layers(result: Tails) -> ChartType:
 def _withheld(result: Tails) -> str | None:
     return (
         None
-        if result.reproducible
+        if reproducible(result)
         else (
             "verdicts on single heads are not given, because two halves of the text agree too "
             "little on them"
@@ -161,8 +184,52 @@ def _withheld(result: Tails) -> str | None:
 
 
 def _no_layers(result: Tails) -> str | None:
-    known = not result.layers_table().empty
+    known = not result.table("layers").empty
     return None if known else "the tokens of whole layers were not measured"
+
+
+def _verdicts(result: Tails) -> list[HeadMap]:
+    if not reproducible(result):
+        return []
+    apart = "delimiters, first tokens" if result.setup.model.causal else "delimiters"
+    return [
+        HeadMap(column, title, words=VERDICT, letters=LETTERS)
+        for column, title in (
+            ("verdict", "verdict on text tokens"),
+            ("with_delimiters", f"with {apart}"),
+        )
+    ]
+
+
+def _power(tails: list[dict[str, Any]]) -> Axis:
+    ends = [row[key] for row in tails for key in ("tau", "low", "high")]
+    return Axis("tau", "τ of exp(-c x^τ)", log=True, limits=limits([1, 2, *ends], log=True))
+
+
+def _tails(result: Tails) -> list[dict[str, Any]]:
+    """One row per head and threshold, as far as there are tokens beyond it."""
+    keys = TailsData(result.data).keys
+    cloud = keys.alone().sel(subset="text", part="both")
+    names = ("fit_threshold", "fit_tokens", "fit_tau", "fit_criterion")
+    rows: pd.DataFrame = table(cloud, ("layer", "head", "threshold"), names)
+    rows = rows[rows["fit_threshold"].notna()].drop(columns="threshold")
+    called = {"fit_threshold": "threshold", "fit_tau": "tau"}
+    called |= {"fit_tau_low": "low", "fit_tau_high": "high"}
+    return records(rows.rename(columns=called).assign(hollow=rows["fit_tokens"] < FIRM))
+
+
+def _chosen(result: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
+    """Heads that were asked for; otherwise the one of largest kurtosis."""
+    frame = TABLES[0].ordered(result)
+    there = [(int(layer), int(head)) for layer, head in frame[["layer", "head"]].to_numpy()]
+    if heads is None:
+        return there[:1]
+    check_heads(heads, there)
+    return list(heads)
+
+
+def _title(result: Tails) -> str:
+    return f"Tails of the keys of {subject(result)}"
 
 
 DRAWINGS = (
@@ -196,65 +263,3 @@ DRAWINGS = (
         caption="The worst direction of the tokens that enter each layer; bars are 95% intervals.",
     ),
 )
-
-
-def _numbers(result: Tails, pick: Any = None) -> list[ChartType]:
-    rows = records(result.table())
-    return [heatmap(rows, column, title, pick=pick, **how) for column, title, how in NUMBERS]
-
-
-def _verdicts(result: Tails, pick: Any = None) -> list[ChartType]:
-    if not result.reproducible:
-        return []
-    rows = records(result.table())
-    causal = result.study.model_record.causal
-    apart = "delimiters, first tokens" if causal else "delimiters"
-    return [
-        category_map(rows, column, title, VERDICT, LETTERS, pick=pick)
-        for column, title in (
-            ("verdict", "verdict on text tokens"),
-            ("with_delimiters", f"with {apart}"),
-        )
-    ]
-
-
-def _power(tails: list[dict[str, Any]]) -> Axis:
-    ends = [row[key] for row in tails for key in ("tau", "low", "high")]
-    return Axis("tau", "τ of exp(-c x^τ)", log=True, limits=limits([1, 2, *ends], log=True))
-
-
-def _tails(result: Tails) -> list[dict[str, Any]]:
-    """One row per head and threshold."""
-    return [
-        {
-            "layer": head.layer,
-            "head": head.head,
-            "verdict": head.verdict,
-            "threshold": at.threshold,
-            "tau": at.tau,
-            "low": at.tau_interval[0],
-            "high": at.tau_interval[1],
-            "hollow": at.exceedances < FIRM,
-        }
-        | {name: at.criterion[name] for name in TYPES.names}
-        for head in result.heads
-        for at in head.tail
-    ]
-
-
-def _chosen(result: Tails, heads: Sequence[tuple[int, int]] | None) -> list[tuple[int, int]]:
-    """Heads that were asked for; otherwise the one of largest kurtosis."""
-    worst = sorted(result.heads, key=lambda head: -(head.kurtosis.value or 0.0))
-    there = [(head.layer, head.head) for head in worst]
-    if heads is None:
-        return there[:1]
-    check_heads(heads, there)
-    return list(heads)
-
-
-def _title(result: Tails) -> str:
-    study = result.study
-    return (
-        f"Tails of the keys of {study.model_record.name} on {study.text_record.source}, "
-        f"{study.tokens:,} tokens"
-    )

@@ -1,210 +1,235 @@
-"""The result on a page of a report: the numbers that matter, and a table of all heads."""
+"""Tails as people see them: the tables, the cards and the sentences."""
 
 from __future__ import annotations
 
-from esscher.core.codec import Estimate
-from esscher.core.shown import counted, shown, visible, with_error
-from esscher.math.tails.candidates import VarianceProxy
-from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL, evidence
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.tails.study import (
-    KEYS,
-    Tails,
-    TokenCloud,
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from esscher.core.shown import counted, shown, visible
+from esscher.core.variables import by_row, var
+from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL
+from esscher.runs.result import Result
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.tails.study import Cloud, LayerTails, TailsData, TailsSettings
+
+TITLE = "Tails of the keys"
+#: Characters of a token that a terminal shows.
+TOKEN = 9
+#: Variables that only tables show.
+FURTHEST = var("", "tokens in the tail", name="furthest", kind="U")
+TOKEN_SHOWN = var(
+    "",
+    "furthest",
+    name="token",
+    kind="U",
+    page=False,
+    terminal="furthest",
+    help="token that reaches furthest",
+)
+HALVES = var(
+    "",
+    "halves",
+    name="halves",
+    kind="U",
+    page=False,
+    terminal="halves",
+    help="what each half of the text says (S sub-Gaussian, E exponential moments, H heavier than "
+    "Gaussian, N no exponential moments, ? undecided)",
+)
+WITH_DELIMITERS = var("", "with delimiters", name="with_delimiters", kind="U", page=False)
+COUNTS = tuple(
+    var("", heading, name=name, kind="U", terminal=heading, help=help)
+    for name, heading, help in (
+        ("first", "one half", f"clouds that it calls {' / '.join(KINDS)}"),
+        ("second", "the other", ""),
+        ("both", "both", ""),
+    )
 )
 
 
-def summary(result: Tails, name: str) -> Summary:
-    """Say what was measured and what matters of it; ``name`` is that of the run."""
-    study = result.study
-    subject = f"{study.model_record.name} on {study.text_record.source}, {study.tokens:,} tokens"
-    return Summary("Tails of the keys", subject, _cards(result), [_head_table(result, name)])
+def clouds(result: Result[TailsSettings], keys: bool = True) -> xr.Dataset:
+    """Return the text tokens of both halves, of keys or of hidden states, with words for tables."""
+    data = TailsData(result.data)
+    cloud = (data.keys if keys else data.hidden).alone()
+    delimited = cloud["verdict"].sel(subset="all", drop=True)
+    cloud = cloud.sel(subset="text", part="both", drop=True)
+    if keys:
+        cloud["logits_k"], cloud["key_head"] = data.logits_k, data.key_head
+    tokens, far = cloud["tail_token"], cloud["tail_projection"]
+    cloud["furthest"] = by_row(
+        lambda names, values: ", ".join(
+            f"{visible(name)!r} {x:+.1f}"
+            for name, x in zip(names, values, strict=True)
+            if x == x  # fewer tokens than are named
+        ),
+        "rank",
+        tokens,
+        far,
+    )
+    cloud["token"] = by_row(
+        lambda names: (names[0].strip() or repr(names[0]))[:TOKEN], "rank", tokens
+    )
+    cloud["halves"] = by_row(
+        lambda verdicts: " ".join(LETTERS.get(verdict, "") for verdict in verdicts),
+        "half",
+        cloud["half_verdict"],
+    )
+    cloud["with_delimiters"] = delimited
+    return cloud.isel(layer=[bool(x.notnull().any()) for x in cloud["tokens"]])
 
 
-def _cards(result: Tails) -> list[Card]:
-    frame = result.table()
-    low, middle, high = (float(frame["proxy"].quantile(q)) for q in (0.1, 0.5, 0.9))
-    proxy = Card(
-        shown(middle, "d2"),
-        "variance proxy / variance",
-        f"median head; 10% and 90% of the heads: {low:.2f} and {high:.2f}",
+def _halves(result: Result[TailsSettings]) -> xr.Dataset:
+    """What two halves of the text say, of all clouds that there are."""
+    data = TailsData(result.data.isel(group=result.data["clouds"].values > 0))
+    shown_counts = data.dataset
+    for name in ("first", "second", "both"):
+        counts = data.both_counts if name == "both" else data.half_counts.sel(half=name)
+        rows = counts.transpose("group", "called").values.astype(int)
+        shown_counts = shown_counts.assign(
+            {name: ("group", ["/".join(map(str, row)) for row in rows])}
+        )
+    return shown_counts
+
+
+_CLOUD = (
+    *(Cloud.verdict, Cloud.proxy, Cloud.kurtosis, Cloud.tau, HALVES, TOKEN_SHOWN, Cloud.beyond),
+    *(Cloud.norms_k, LayerTails.logits_k, Cloud.largest, Cloud.agreement, FURTHEST),
+    *(Cloud.half_verdict, WITH_DELIMITERS, Cloud.evidence, LayerTails.key_head),
+)
+TABLES = (
+    TableView(
+        "heads",
+        "All heads",
+        ("layer", "head"),
+        _CLOUD,
+        clouds,
+        sort="kurtosis",
+        caption="Brackets are 95% intervals. Tokens in the tail are given with their projection in "
+        "standard deviations. Single heads get a verdict only if both halves of the text agree "
+        "enough; what each half says is in the CSV file.",
+        least=("furthest", "norms", "logits", "kurt."),
+    ),
+    TableView(
+        "layers",
+        "Hidden states that enter each layer",
+        ("layer",),
+        _CLOUD,
+        lambda result: clouds(result, keys=False),
+        least=("furthest", "norms", "kurt."),
+        most=1000,
+        page=False,
+    ),
+    TableView(
+        "halves",
+        f"What two halves of the text say: {' / '.join(KINDS)}",
+        ("group",),
+        (
+            *COUNTS,
+            *(TailsData.clouds, TailsData.half_tokens, TailsData.kappa),
+            *(TailsData.proxy_correlation, TailsData.reproducible),
+        ),
+        _halves,
+        page=False,
+    ),
+)
+
+
+def reproducible(result: Result[TailsSettings]) -> bool:
+    """Tell whether verdicts on single heads are given."""
+    return bool(TailsData(result.data).reproducible.sel(group="keys"))
+
+
+def subject(result: Result[TailsSettings]) -> str:
+    """Return what was measured, in a line."""
+    setup = result.setup
+    return f"{setup.model.name} on {setup.text.source}, {setup.settings.tokens:,} tokens"
+
+
+def headline(result: Result[TailsSettings]) -> str:
+    """Return the answer in a few sentences."""
+    keys = TailsData(result.data.sel(group="keys"))
+    light, heavy, _ = (int(n) for n in keys.both_counts.values)
+    count, heads = int(keys.clouds), keys.key_head.size
+    kappa = _with_interval(keys.kappa)
+    beyond = "Both halves say the same of all heads, which says nothing about single ones"
+    if kappa:
+        beyond = f"Agreement of the halves beyond chance is kappa = {kappa}"
+    low, middle, high = _proxies(result)
+    one, two = keys.proxy_medians.values
+    proxies = (
+        f"Variance proxy over variance: median {middle:.2f} ({one:.2f} and {two:.2f} in the "
+        f"halves), 10% and 90% of the heads {low:.2f} and {high:.2f}"
     )
-    keys = result.agreement[KEYS]
-    light, heavy, _ = keys.both
-    enough = "enough" if keys.reproducible else f"too low ({SUBSTANTIAL:g} is needed)"
-    kappa = keys.kappa.value
-    low_end, high_end = keys.kappa.interval
-    sure = (
-        "all heads are called the same"
-        if low_end is None or high_end is None
-        else (f"95% interval {low_end:.2f} to {high_end:.2f}")
+    if ranks := _with_interval(keys.proxy_correlation):
+        proxies += f"; rank correlation between the halves {ranks}"
+    return (
+        f"The keys of {light} of {counted(count, 'head' if count == heads else 'key head')} are "
+        "sub-Gaussian even in their worst direction, as far as these tokens reach; those of "
+        f"{heavy} are heavier, {count - light - heavy} undecided. Counted is what both halves of "
+        f"the text ({float(keys.half_tokens):,.0f} tokens each) say. {beyond}: single heads are "
+        f"{'judged' if reproducible(result) else 'not judged'}. {proxies}."
     )
+
+
+def cards(result: Result[TailsSettings]) -> list[Card]:
+    """Return the numbers that matter."""
+    keys = TailsData(result.data.sel(group="keys"))
+    count, (light, heavy, _) = int(keys.clouds), (int(n) for n in keys.both_counts.values)
+    first, second = keys.half_counts.transpose("half", "called").values.astype(int)
+    enough = "enough" if reproducible(result) else f"too low ({SUBSTANTIAL:g} is needed)"
+    kappa, low, high = keys.kappa.values
+    same = np.isnan(kappa)
+    sure = "all heads are called the same" if same else f"95% interval {low:.2f} to {high:.2f}"
+    least, middle, most = _proxies(result)
     return [
         Card(
-            f"{light} of {keys.clouds}",
+            f"{light} of {count}",
             "heads are sub-Gaussian in both halves of the text",
-            f"in the worst direction found; in one half {keys.first[0]}, in the other "
-            f"{keys.second[0]}",
+            f"in the worst direction; in one half {first[0]}, in the other {second[0]}",
         ),
         Card(
-            f"{heavy} of {keys.clouds}",
+            f"{heavy} of {count}",
             "heads have heavier tails in both halves",
-            f"in one half {keys.first[1]}, in the other {keys.second[1]}",
+            f"in one half {first[1]}, in the other {second[1]}",
         ),
         Card(
-            f"{keys.clouds - light - heavy} of {keys.clouds}",
+            f"{count - light - heavy} of {count}",
             "heads are undecided",
             "the halves differ, or cannot tell",
         ),
         Card(
-            "–" if kappa is None else shown(kappa, "d2"),
+            shown(kappa, "d2"),
             "agreement of the halves, kappa",
             f"{sure}; {enough} for verdicts on single heads",
         ),
-        proxy,
+        Card(
+            shown(middle, "d2"),
+            "variance proxy / variance",
+            f"median head; 10% and 90% of the heads: {least:.2f} and {most:.2f}",
+        ),
     ]
 
 
-def _head_table(result: Tails, name: str) -> Table:
-    frame = result.table()
-    frame["tokens_in_tail"] = [
-        ", ".join(f"{visible(t.token)!r} {t.projection:+.1f}" for t in h.tokens_in_tail)
-        for h in result.heads
-    ]
-    frame["evidence"] = [evidence(h.decided_by) for h in result.heads]
-    columns = [
-        Column("layer", "layer", "n0"),
-        Column("head", "head", "n0"),
-        *([Column("verdict", "verdict")] if result.reproducible else []),
-        Column(
-            "proxy",
-            "proxy / variance",
-            "d2",
-            "proxy_low",
-            "proxy_high",
-            help="sub-Gaussian variance proxy of the worst direction, over its variance",
-        ),
-        Column("kurtosis", "excess kurtosis", "s3", "kurtosis_low", "kurtosis_high"),
-        Column(
-            "tau",
-            "tail power τ",
-            "d2",
-            "tau_low",
-            "tau_high",
-            help="of exp(-c x^τ) beyond the deciding threshold: 2 is Gaussian",
-        ),
-        Column("beyond", "threshold", "d1", help="in standard deviations"),
-        Column("norms_k", "k-hat of norms", "d2", "norms_k_low", "norms_k_high"),
-        Column("logits_k", "k-hat of logits", "d2", "logits_k_low", "logits_k_high"),
-        Column("largest", "largest", "d1", help="largest projection, in standard deviations"),
-        Column(
-            "agreement",
-            "directions",
-            "d2",
-            help="cosine between the worst directions of the two halves",
-        ),
-        Column("tokens_in_tail", "tokens in the tail"),
-        Column("first_half", "first half", help="what one half of the text says", shown=False),
-        Column("second_half", "second half", help="what the other half says", shown=False),
-        Column("evidence", "evidence", shown=False),
-    ]
-    return Table(
-        title="All heads",
-        name=f"{name}-heads",
-        columns=columns,
-        data=data_of(frame),
-        caption="Brackets are 95% intervals. Tokens in the tail are given with their projection in "
-        "standard deviations. Single heads get a verdict only if both halves of the text agree "
-        "enough; what each half says is in the CSV file.",
-        sort=("kurtosis", True),
-    )
-
-
-# The result in a terminal.
-
-#: Heads that the table shows unless all are asked for.
-SHOWN = 15
-#: Characters of a token that are shown.
-TOKEN = 9
-
-
-def print_result(result: Tails, console: PlainConsole, everything: bool = False) -> None:
-    """Print the worst heads, the layers' own tokens and what the halves say."""
-    if not result.heads:
-        return
-    name = result.study.model_record.name
-    order = sorted(result.heads, key=lambda head: -head.proxy.value)
-    shown = order if everything else order[:SHOWN]
-    hidden = len(order) - len(shown)
-    which = f"the {len(shown)} heads of largest proxy" if hidden else "keys of all heads"
-    table = _table(f"{name}: {which}", "head")
-    for head in shown:
-        table.add_row(f"{head.layer}.{head.head}", *_cells(head), _number(head.logits))
-    console.print(table)
-    if hidden:
-        console.say(f"{counted(hidden, 'more head')}; --all shows all.")
-    layers = [(layer.layer, layer.hidden) for layer in result.layers if layer.hidden is not None]
-    if layers:
-        table = _table(f"{name}: hidden states that enter each layer", "layer", logits=False)
-        for number, states in layers:
-            table.add_row(str(number), *_cells(states))
-        console.print(table)
-    table = PlainTable(f"What two halves of the text say: {' / '.join(KINDS)}")
-    table.add_column("", no_wrap=True)
-    for column in ("one half", "the other", "both", "kappa"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for clouds, halves in result.agreement.items():
-        counts = ["/".join(map(str, part)) for part in (halves.first, halves.second, halves.both)]
-        table.add_row(clouds, *counts, _number(halves.kappa))
-    console.print(table)
-    for clouds, halves in result.agreement.items():
-        if halves.reproducible:
-            for verdict in dict.fromkeys(cloud.verdict for cloud in result.clouds[clouds]):
-                console.say(f"{clouds}, {verdict}: {MEANINGS[verdict]}.")
-    if not result.reproducible:
-        console.say(
-            "No single head is judged: that takes a kappa whose interval is above "
-            f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
-        )
-    console.explain(
-        "proxy: smallest s with ln E exp(t p) <= s t^2/2 along the worst direction found, over "
-        "the tilts that the sample knows (1: Gaussian); kurt.: excess kurtosis; tau: interval, of "
-        "the tail exp(-c x^tau) that decides (2: Gaussian, 1: exponential, 13: cut off); halves: "
-        "what each half of the text says (S sub-Gaussian, E exponential moments, H heavier than "
-        "Gaussian, N no exponential moments, ? undecided); furthest: token that reaches furthest; "
-        "norms, logits: generalised-Pareto k-hat; in brackets half the width of 95% intervals, "
-        "last digits. All but norms and logits are judged on passages that had no part in choosing "
-        "the direction.",
-    )
-
-
-def _table(title: str, first: str, logits: bool = True) -> PlainTable:
-    table = PlainTable(title, least=("furthest", "norms", "logits", "kurt."))
-    names = [first, "proxy", "kurt.", "tau", "halves", "furthest", "norms"]
-    for name in [*names, "logits"] if logits else names:
-        words = name in ("halves", "furthest")
-        table.add_column(name, justify="left" if words else "right", no_wrap=True)
-    return table
-
-
-def _cells(cloud: TokenCloud) -> list[str]:
-    low, high = cloud.decided_by.tau_interval
-    token = cloud.tokens_in_tail[0].token
+def notes(result: Result[TailsSettings]) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    if reproducible(result):
+        given = dict.fromkeys(clouds(result)["verdict"].values.ravel().tolist())
+        return [f"keys, {verdict}: {MEANINGS[verdict]}." for verdict in given]
     return [
-        _number(cloud.proxy),
-        _number(cloud.kurtosis, 0),
-        f"{low:.2f}-{high:.2f}",
-        " ".join(LETTERS[verdict] for verdict in cloud.halves),
-        (token.strip() or repr(token))[:TOKEN],
-        _number(cloud.norms),
+        "No single head is judged: that takes a kappa whose interval is above "
+        f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
     ]
 
 
-def _number(number: Estimate | VarianceProxy, decimals: int = 2) -> str:
-    """A number with half the width of its interval, in units of the last digit."""
-    low, high = number.interval
-    if number.value is None or low is None or high is None:
-        return "-"
-    return with_error(number.value, (high - low) / 2, decimals)
+def _proxies(result: Result[TailsSettings]) -> Any:
+    """10%, 50% and 90% quantiles over the heads."""
+    return np.quantile(clouds(result)["proxy"].sel(bound="value").values, [0.1, 0.5, 0.9])
+
+
+def _with_interval(array: xr.DataArray) -> str:
+    """A number with the ends of its interval; nothing where there is none."""
+    value, low, high = array.values
+    return "" if np.isnan(value) else f"{value:.2f} ({low:.2f} to {high:.2f})"

@@ -1,37 +1,36 @@
-"""What is computed: a layer is a cell."""
+"""What is computed: the tails of a layer's keys, logits and hidden states."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import msgspec
 import numpy as np
 import torch
-from msgspec import structs
+import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array
+from esscher.core.variables import estimate
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, equal_passages, read_passages
-from esscher.math.tails.cloud import FEWEST, CloudTails, cloud_tails, logit_shape, norm_shape
+from esscher.math.tails.candidates import SHARES
+from esscher.math.tails.candidates import Cloud as CloudNumbers
+from esscher.math.tails.cloud import FEWEST, cloud_tails, logit_shape, norm_shape
 from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.math.tails.directions import QUICK, THOROUGH, Effort
-from esscher.math.tails.verdict import half_verdicts, judge
+from esscher.math.tails.directions import QUICK, THOROUGH
+from esscher.math.tails.verdict import evidence, half_verdicts, judge
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.tails.study import (
-    FurthestToken,
-    LayerTails,
-    TailsHead,
-    TailsStudy,
-    TokenCloud,
-)
+from esscher.runs.folder import Run
+from esscher.runs.study import Setup, Work
+from esscher.studies.tails.study import LayerTails, TailsSettings, TailsStudy
 
 #: Queries whose logits are looked at.
 QUERIES = 16
@@ -44,53 +43,60 @@ Rows = NDArray[np.float32]
 
 
 def read_text(
-    study: TailsStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
-) -> TailsWork:
+    study: TailsStudy,
+    settings: TailsSettings,
+    loaded: LoadedModel,
+    model: AnyModel,
+    executor: CellExecutor,
+) -> Work:
     """Take as many whole passages as the tokens fill, at least four."""
     passages = read_passages(
         loaded,
         study.text,
-        tokens=study.tokens,
-        context=study.context,
+        tokens=settings.tokens,
+        context=settings.context,
         column=study.column,
         least=FEWEST,
     )
     # what is left of the text at its end may be a passage of a few tokens only
-    whole = tuple(p for p in passages.passages if len(p.ids) == study.context)
+    whole = tuple(p for p in passages.passages if len(p.ids) == settings.context)
     kept = whole if len(whole) >= FEWEST_PASSAGES else passages.passages
-    if len(kept) < FEWEST_PASSAGES and isinstance(study.context, AtMost):
-        passages = equal_passages(loaded, passages, FEWEST_PASSAGES, study.context)
+    if len(kept) < FEWEST_PASSAGES and isinstance(settings.context, AtMost):
+        passages = equal_passages(loaded, passages, FEWEST_PASSAGES, settings.context)
         kept = passages.passages
     if len(kept) < FEWEST_PASSAGES:
         longest = (passages.text_tokens - 1) // (FEWEST_PASSAGES - 1)
         raise InputError(
             f"{passages.source!r} has only {passages.text_tokens} tokens, in passages of "
-            f"{study.context}, and at least {FEWEST_PASSAGES} passages are needed; give more text, "
-            f"or a context of at most {longest}"
+            f"{settings.context}, and at least {FEWEST_PASSAGES} passages are needed; give more "
+            f"text, or a context of at most {longest}"
         )
-    tokens = min(int(study.tokens), passages.text_tokens)
-    study = replace(study, tokens=tokens, context=passages.context)
-    study = replace(study, model=loaded.record, text=passages.record)
-    return TailsWork(study, loaded, model, replace(passages, passages=kept), executor)
+    settings = msgspec.structs.replace(
+        settings,
+        tokens=min(int(settings.tokens), passages.text_tokens),
+        context=int(passages.context),
+    )
+    setup = Setup(settings, {"model": loaded.record, "text": passages.record})
+    return TailsWork(setup, loaded, model, replace(passages, passages=kept), executor)
 
 
 @dataclass(frozen=True, eq=False)
 class TailsWork:
-    """A test of tails that is ready: see :class:`esscher.runs.study.Work`.
+    """A test of tails that is ready: see :class:`esscher.runs.old_study.Work`.
 
     In this process, layers share a pass over the text if they take at most ``held`` bytes together.
     """
 
-    study: TailsStudy
+    setup: Setup[TailsSettings]
     loaded: LoadedModel
     model: AnyModel
     passages: PassageSet
     executor: CellExecutor
     held: int = HELD
 
-    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield layers: here, as many as fit into memory, which share one pass over the text."""
-        study = self.study
+        settings = self.setup.settings
         if self.executor.remote:
             # a layer is a task, which reads the passages itself: keys of all layers are too much
             # to be shipped, and workers need not see the same directories
@@ -99,15 +105,17 @@ class TailsWork:
                 f"layer-{layer}": Task(
                     f"layer-{layer}",
                     _layer_cell,
-                    (self.model, text, layer, study.heads, study.seed),
+                    (self.model, text, layer, settings.heads, settings.seed),
                 )
-                for layer in study.layers
+                for layer in settings.layers
             }
             return
-        layers = [int(name.removeprefix("layer-")) for name in run.missing(study.cells())]
+        layers = [
+            int(name.removeprefix("layer-")) for name in run.missing(TailsStudy.cells(self.setup))
+        ]
         if not layers:
             return
-        rows = token_rows(self.passages, self.loaded.causal, study.seed)
+        rows = token_rows(self.passages, self.loaded.causal, settings.seed)
         # layers whose keys and hidden states fit into memory together
         shape = self.loaded.shape
         each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
@@ -119,7 +127,7 @@ class TailsWork:
                 f"layer-{layer}": Task(
                     f"layer-{layer}",
                     measure_layer,
-                    (layer, collected.pop(layer), rows, study.heads, study.seed, self.loaded),
+                    (layer, collected.pop(layer), rows, settings.heads, settings.seed, self.loaded),
                 )
                 for layer in group
             }
@@ -127,7 +135,7 @@ class TailsWork:
 
 def _layer_cell(
     model: AnyModel, passages: PassageSet, layer: int, heads: tuple[int, ...], seed: int
-) -> Cell:
+) -> xr.Dataset:
     """One layer in another process."""
     with opened_model(model) as loaded:
         rows = token_rows(passages, loaded.causal, seed)
@@ -243,7 +251,7 @@ def measure_layer(
     heads: Sequence[int],
     seed: int,
     loaded: LoadedModel,
-) -> Cell:
+) -> xr.Dataset:
     """Measure a layer.
 
     Parameters
@@ -259,65 +267,111 @@ def measure_layer(
     """
     text = np.flatnonzero(~rows.apart)
     passage = rows.passage[text]
-    group = loaded.shape.heads // loaded.shape.key_heads
+    shared = loaded.shape.heads // loaded.shape.key_heads
     by_key = {
-        key_head: _cloud(tokens.keys[key_head], rows, text, seed, loaded)
-        for key_head in sorted({head // group for head in heads})
+        key_head: _cloud(tokens.keys[key_head], rows, seed, loaded)
+        for key_head in sorted({head // shared for head in heads})
     }
-    listed = []
+    data = LayerTails.new(
+        layer=[layer],
+        head=heads,
+        subset=("text", "all"),
+        part=("both", "first", "second"),
+        half=("first", "second"),
+        threshold=range(len(SHARES)),
+        type=TYPES,
+        rank=range(NAMED),
+    )
+    data.key_head = [[head // shared for head in heads]]
+    shapes = []
     for head in heads:
-        keys = tokens.keys[head // group][text].astype(np.float64)
+        keys = tokens.keys[head // shared][text].astype(np.float64)
         logits = tokens.tilts[head].astype(np.float64) @ keys.T
         if tokens.softcap is not None:
             logits = tokens.softcap * np.tanh(logits / tokens.softcap)
-        listed.append(
-            TailsHead(
-                layer=layer,
-                head=head,
-                key_head=head // group,
-                logits=logit_shape(logits, passage),
-                **structs.asdict(by_key[head // group]),
-            )
-        )
-    hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, text, seed, loaded)
-    return Cell(LayerTails(layer=layer, heads=tuple(listed), hidden=hidden))
+        shapes.append(estimate(logit_shape(logits, passage)))
+    data.logits_k = [shapes]
+    hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, seed, loaded)
+    for name, values in next(iter(by_key.values())).items():
+        setattr(data.keys, name, [[by_key[head // shared][name] for head in heads]])
+        if hidden is None:  # not known: nothing but NaN and empty words
+            unknown: Any = "" if values.dtype.kind == "U" else np.nan
+            setattr(data.hidden, name, np.full_like(values[None], unknown))
+        else:
+            setattr(data.hidden, name, hidden[name][None])
+    return data.dataset
+
+
+#: Candidates of a tail, in the order of their axis.
+TYPES = ("Gaussian", "Weibull", "Pareto")
 
 
 def _cloud(
-    tokens: Rows, rows: TokenRows, text: NDArray[np.int64], seed: int, loaded: LoadedModel
-) -> TokenCloud:
-    """Tails of one cloud: text tokens, then, with less effort, everything."""
-    cloud, tails = _judged(tokens[text].astype(np.float64), rows.passage[text], seed, THOROUGH)
-    with_all = None
+    tokens: Rows, rows: TokenRows, seed: int, loaded: LoadedModel
+) -> dict[str, NDArray[Any]]:
+    """Tails of one cloud by variable: its text tokens, then, with less effort, all of them."""
+    text = np.flatnonzero(~rows.apart)
+    chosen, everything = tokens[text].astype(np.float64), tokens.astype(np.float64)
+    tails = cloud_tails(chosen, rows.passage[text], seed=seed, effort=THOROUGH)
+    subsets = [_numbers(tails.numbers, estimate(norm_shape(chosen, rows.passage[text])))]
     if rows.apart.any():
-        with_all, _ = _judged(tokens.astype(np.float64), rows.passage, seed, QUICK)
+        other = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK).numbers
+        subsets.append(_numbers(other, estimate(norm_shape(everything, rows.passage))))
+    else:
+        empty = {n: "" if x.dtype.kind == "U" else np.nan for n, x in subsets[0].items()}
+        subsets.append({n: np.full_like(x, empty[n]) for n, x in subsets[0].items()})
+    cloud = {name: np.array([subset[name] for subset in subsets]) for name in subsets[0]}
     # the tokens that reach furthest along the worst direction, each text once
     ids, furthest = rows.ids[text], dict[int, float]()
     for row in np.argsort(-np.abs(tails.projection)):
         furthest.setdefault(int(ids[row]), float(tails.projection[row]))
         if len(furthest) == NAMED:
             break
-    return structs.replace(
-        cloud,
-        tokens_in_tail=tuple(
-            FurthestToken(token=str(loaded.tokenizer.decode([token])), projection=value)
-            for token, value in furthest.items()
-        ),
-        with_delimiters=with_all,
-    )
+    missing = NAMED - len(furthest)
+    names = [str(loaded.tokenizer.decode([token])) for token in furthest]
+    cloud["tail_token"] = np.array([*names, *[""] * missing])
+    cloud["tail_projection"] = np.array([*furthest.values(), *[np.nan] * missing])
+    return cloud
 
 
-def _judged(
-    tokens: Array, passage: NDArray[np.int64], seed: int, effort: Effort
-) -> tuple[TokenCloud, CloudTails]:
-    """A cloud with its verdict, and its tails."""
-    tails = cloud_tails(tokens, passage, seed=seed, effort=effort)
-    verdict, decided_by = judge(tails.numbers)
-    cloud = TokenCloud(
-        norms=norm_shape(tokens, passage),
-        verdict=verdict,
-        decided_by=decided_by,
-        halves=half_verdicts(tails.numbers),
-        **structs.asdict(tails.numbers),
-    )
-    return cloud, tails
+def _numbers(cloud: CloudNumbers, norms: Sequence[float]) -> dict[str, NDArray[Any]]:
+    """The numbers of a cloud and the verdict on it, by variable."""
+    verdict, decided_by = judge(cloud)
+    proxies = (cloud.proxy, *cloud.proxy_halves)
+    parts = (cloud.tail, *cloud.tail_halves)
+
+    def fits(number: Any) -> NDArray[Any]:
+        """A number of every comparison, by part and threshold; NaN where there is none so high."""
+        width = np.shape(number(cloud.tail[0]))
+        values = np.full((len(parts), len(SHARES), *width), np.nan)
+        for i, part in enumerate(parts):
+            for j, comparison in enumerate(part):
+                values[i, j] = number(comparison)
+        return values
+
+    numbers = {
+        "tokens": float(cloud.tokens),
+        "passages": float(cloud.passages),
+        "proxy": [estimate(proxy) for proxy in proxies],
+        "proxy_reach": [proxy.reach for proxy in proxies],
+        "proxy_at": [proxy.at for proxy in proxies],
+        "kurtosis": estimate(cloud.kurtosis),
+        "tau": [decided_by.tau, *decided_by.tau_interval],
+        "beyond": decided_by.threshold,
+        "norms_k": norms,
+        "largest": cloud.largest,
+        "agreement": cloud.agreement,
+        "verdict": verdict,
+        "half_verdict": list(half_verdicts(cloud)),
+        "evidence": evidence(decided_by),
+        "fit_share": fits(lambda fit: fit.share),
+        "fit_threshold": fits(lambda fit: fit.threshold),
+        "fit_tokens": fits(lambda fit: fit.exceedances),
+        "fit_passages": fits(lambda fit: fit.groups),
+        "fit_tau": fits(lambda fit: [fit.tau, *fit.tau_interval]),
+        "fit_k": fits(lambda fit: fit.k),
+        "fit_inflation": fits(lambda fit: fit.inflation),
+        "fit_criterion": fits(lambda fit: [fit.criterion[name] for name in TYPES]),
+        "fit_gaussian_over_exponential": fits(lambda fit: fit.gaussian_over_exponential),
+    }
+    return {name: np.asarray(value) for name, value in numbers.items()}

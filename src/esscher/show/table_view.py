@@ -1,0 +1,190 @@
+"""Tables of a result for terminals, pages, notebooks and CSV files, from one list of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from esscher.core.shown import between, counted, shown
+from esscher.core.variables import AXES, BOUND, Variable, endings, table
+from esscher.show.content import Card, Column, Summary, Table
+from esscher.show.frames import data_of
+from esscher.show.tables import PlainConsole, PlainTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table: which axes are its rows, and which variables its columns.
+
+    Attributes
+    ----------
+    name, title
+        By which it is asked for, and what stands above it.
+    rows, variables
+        Axes whose labels make the rows, and what is listed for each. A variable along another axis
+        than these has a column for each of its labels.
+    data
+        Takes the result; returns the dataset, in which variables have their own names.
+    sort
+        Column by which it is sorted, the largest first.
+    keep
+        Takes the data frame; returns which rows the table has. All unless it is given.
+    caption
+        Below it on a page.
+    most
+        Rows that a terminal shows unless all are asked for.
+    least
+        Headings that go first where a terminal is narrow.
+    page
+        Whether the report has it.
+    """
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    variables: Sequence[Variable]
+    data: Callable[[Any], xr.Dataset]
+    sort: str = ""
+    keep: Callable[[pd.DataFrame], Any] | None = None
+    caption: str = ""
+    most: int = 15
+    least: tuple[str, ...] = ()
+    page: bool = True
+
+    def there(self, data: xr.Dataset) -> list[Variable]:
+        """Return the variables that a dataset has: some are optional."""
+        return [variable for variable in self.variables if variable.name in data]
+
+    def frame(self, result: Any) -> pd.DataFrame:
+        """Return all columns as numbers, in the order of the axes."""
+        data = self.data(result)
+        frame = table(data, self.rows, [variable.name for variable in self.there(data)])
+        if self.keep is not None:
+            frame = frame[self.keep(frame)]
+        return frame.reset_index(drop=True)
+
+    def ordered(self, result: Any) -> pd.DataFrame:
+        """Return the same in the order in which it is shown."""
+        frame = self.frame(result)
+        if self.sort:
+            first = any(v.last for v in self.variables if v.name == self.sort)
+            frame = frame.sort_values(
+                self.sort,
+                ascending=False,
+                kind="stable",
+                na_position="first" if first else "last",
+            )
+        return frame.reset_index(drop=True)
+
+    def columns(self, data: xr.Dataset) -> list[tuple[Variable, str, str]]:
+        """Return the columns without ends of intervals: variable, name and what it is along."""
+        columns = []
+        for variable in self.there(data):
+            across = [a for a in data[variable.name].dims if a not in self.rows and a != BOUND]
+            for end in endings(data, [str(axis) for axis in across]):
+                columns.append((variable, f"{variable.name}{end}", end.strip("_")))
+        return columns
+
+    def content(self, result: Any, run: str) -> Table:
+        """Return the table of a report; its CSV file has all columns."""
+        data, frame = self.data(result), self.ordered(result)
+        columns = [
+            Column(axis, AXES[axis][1] or axis, "n0" if AXES[axis][0] in "if" else "text")
+            for axis in self.rows
+        ]
+        for variable, name, along in self.columns(data):
+            ends = BOUND in data[variable.name].dims
+            columns.append(
+                Column(
+                    name,
+                    f"{variable.heading} ({along})" if along else variable.heading,
+                    variable.format if variable.kind in "fi" else "text",
+                    f"{name}_low" if ends else None,
+                    f"{name}_high" if ends else None,
+                    missing=variable.missing,
+                    last=variable.last,
+                    help=variable.help,
+                    shown=variable.page,
+                )
+            )
+        return Table(
+            self.title,
+            f"{run}-{self.name}",
+            columns,
+            data_of(frame),
+            self.caption,
+            (self.sort, True) if self.sort else None,
+        )
+
+    def shown(self, result: Any) -> pd.DataFrame:
+        """Return what a terminal shows of it, all rows, as text."""
+        import pandas as pd
+
+        data, frame = self.data(result), self.ordered(result)
+        columns = {axis: [shown(x, "n0") for x in frame[axis]] for axis in self.rows}
+        for variable, name, along in self.columns(data):
+            if variable.terminal:
+                heading = f"{variable.terminal} {along}" if along else variable.terminal
+                rows = frame.to_dict("records")
+                columns[heading] = [cell(variable, row, name) for row in rows]
+        return pd.DataFrame(columns)
+
+    def print(self, result: Any, console: PlainConsole, everything: bool = False) -> None:
+        """Print the first rows, or all."""
+        frame = self.shown(result)
+        some = frame if everything else frame.head(self.most)
+        more = len(frame) - len(some)
+        order = f": the first {len(some)} by {self.sort}" if more and self.sort else ""
+        drawn = PlainTable(f"{self.title}{order}", least=self.least)
+        names = [str(name) for name in frame.columns[len(self.rows) :]]
+        drawn.add_column(AXES[self.rows[-1]][1], justify="right", no_wrap=True)
+        words = {v.terminal for v in self.variables if v.kind == "U"}
+        for name in names:
+            left = name in words
+            drawn.add_column(name, justify="left" if left else "right", no_wrap=not left)
+        for row in some.to_dict("records"):
+            label = ".".join(str(row[axis]) for axis in self.rows)
+            drawn.add_row(label, *(str(row[name]) for name in names))
+        console.print(drawn)
+        if more:
+            console.say(f"{counted(more, 'more row')}; --all shows all.")
+
+
+def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
+    """Return a value of a row of a data frame as a terminal shows it, with its interval."""
+    name = name or variable.name
+    value, how = row[name], variable.format if variable.kind in "fi" else "text"
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if value != value or low is None or low != low or high != high:  # NaN: not there
+        return shown(value, how, variable.missing)
+    if variable.interval == "range":
+        return f"{shown(low, how)}-{shown(high, how)}"
+    if variable.interval == "digits":
+        return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
+    return between(value, (low, high), how)
+
+
+def summary(result: Any, run: str) -> Summary:
+    """Return what a report says about a result besides its headline and its charts."""
+    view = result.view
+    cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
+    tables = [entry.content(result, run) for entry in view.TABLES if entry.page]
+    return Summary(view.TITLE, result.subject, cards, tables)
+
+
+def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
+    """Print the tables of a result, what is to be said of it, and what the headings mean."""
+    view = result.view
+    shown_tables = [t for t in view.TABLES if any(v.terminal for v in t.variables)]
+    for entry in shown_tables:
+        entry.print(result, console, everything)
+    for sentence in view.notes(result) if hasattr(view, "notes") else ():
+        console.say(sentence)
+    helps = {v.terminal: v.help for t in shown_tables for v in t.variables if v.terminal and v.help}
+    if helps:
+        console.explain("; ".join(f"{heading}: {text}" for heading, text in helps.items()) + ".")
