@@ -48,6 +48,13 @@ AXES: dict[str, tuple[Kind, str]] = {
     "threshold": ("i", "threshold"),
     "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
+    "query": ("i", "query head of the group"),
+    "selection": ("U", "selection"),
+    "budget": ("i", "tokens kept"),
+    "configuration": ("U", ""),
+    "task": ("U", "task"),
+    "item": ("i", "item"),
+    "haystack": ("U", "hidden in"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -63,7 +70,7 @@ class Variable:
     kind: Kind = "f"
     page: bool = True
     terminal: str = ""
-    interval: Literal["brackets", "digits", "range"] = "brackets"
+    interval: Literal["brackets", "digits", "range", "short"] = "brackets"
     missing: str = "–"
     last: bool = False
     optional: bool = False
@@ -134,7 +141,8 @@ def var(
     terminal
         Its heading in a terminal, which leaves it out without one.
     interval
-        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)`` or ``1.1-1.3``.
+        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)``, ``1.1-1.3``, or
+        ``1.2(1)`` with as many digits as the interval leaves (``short``).
     missing
         What stands for a number that is not there.
     last
@@ -188,6 +196,17 @@ class Data:
                     for variable in entry.kind.variables(entry.lead, entry.prefix):
                         declared[variable.name] = variable
         return tuple(declared.values())
+
+    def fill(self) -> None:
+        """Set what is not set yet to what stands for nothing: NaN, no words, 0, false."""
+        import numpy as np
+
+        nothing: dict[Kind, Any] = {"f": np.nan, "U": "", "i": 0, "b": False}
+        for variable in self.declared():
+            if variable.name not in self.dataset:
+                shape = [self.dataset.sizes[axis] for axis in variable.axes]
+                values = as_kind(np.full(shape, nothing[variable.kind]), variable.kind, "")
+                self.dataset[variable.name] = variable.axes, values
 
     def alone(self) -> xr.Dataset:
         """Return the variables of a group under their own names, without the prefix."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.shown import between, counted, shown
+from esscher.core.shown import between, counted, shown, with_interval
 from esscher.core.variables import AXES, BOUND, Variable, endings, table
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -165,6 +165,8 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
         return shown(value, how, variable.missing)
     if variable.interval == "range":
         return f"{shown(low, how)}-{shown(high, how)}"
+    if variable.interval == "short":
+        return with_interval(value, (low, high))
     if variable.interval == "digits":
         return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
     return between(value, (low, high), how)
