@@ -3,7 +3,7 @@
 from esscher.runs.old_result import Result
 from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
-from esscher.studies.plan import Plan
+from esscher.studies.plan import Plan, PlanResult
 from esscher.studies.probe import Probe
 from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
@@ -12,6 +12,7 @@ __all__ = [
     "Deep",
     "Domains",
     "Plan",
+    "PlanResult",
     "Probe",
     "Result",
     "Sparse",

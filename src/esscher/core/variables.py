@@ -92,7 +92,7 @@ class Variable:
     def __get__(self, data: Data | None, owner: type) -> Variable | xr.DataArray:
         return self if data is None else data.dataset[data.prefix + self.name]
 
-    def __set__(self, data: Data, values: ArrayLike | xr.DataArray) -> None:
+    def __set__(self, data: Data, values: ArrayLike | xr.DataArray | None) -> None:
         whole = self.placed(data.lead, data.prefix)
         dims = getattr(values, "dims", None)
         if dims is not None:  # labelled: its axes may come in another order
@@ -198,13 +198,16 @@ class Data:
                         declared[variable.name] = variable
         return tuple(declared.values())
 
-    def fill(self) -> None:
-        """Set what is not set yet to what stands for nothing: NaN, no words, 0, false."""
+    def fill(self, *names: str) -> None:
+        """Set what is not set yet to what stands for nothing: NaN, no words, 0, false.
+
+        All variables, or those that are named.
+        """
         import numpy as np
 
         nothing: dict[Kind, Any] = {"f": np.nan, "U": "", "i": 0, "b": False}
         for variable in self.declared():
-            if variable.name not in self.dataset:
+            if variable.name not in self.dataset and variable.name in (names or [variable.name]):
                 shape = [self.dataset.sizes[axis] for axis in variable.axes]
                 values = as_kind(np.full(shape, nothing[variable.kind]), variable.kind, "")
                 self.dataset[variable.name] = variable.axes, values

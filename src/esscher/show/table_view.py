@@ -143,7 +143,8 @@ class TableView:
         order = f": the first {len(some)} by {self.sort}" if more and self.sort else ""
         drawn = PlainTable(f"{self.title}{order}", least=self.least)
         names = [str(name) for name in frame.columns[len(self.rows) :]]
-        drawn.add_column(AXES[self.rows[-1]][1], justify="right", no_wrap=True)
+        kind, heading = AXES[self.rows[-1]]
+        drawn.add_column(heading, justify="left" if kind == "U" else "right", no_wrap=True)
         words = {v.terminal for v in self.variables if v.kind == "U"}
         for name in names:
             left = name in words
@@ -161,7 +162,7 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
     name = name or variable.name
     value, how = row[name], variable.format if variable.kind in "fi" else "text"
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    if value != value or low is None or low != low or high != high:  # NaN: not there
+    if value != value or low is None or high is None or low != low or high != high:  # not there
         return shown(value, how, variable.missing)
     if variable.interval == "range":
         return f"{shown(low, how)}-{shown(high, how)}"
@@ -177,13 +178,16 @@ def summary(result: Any, run: str) -> Summary:
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
     tables = [entry.content(result, run) for entry in view.TABLES if entry.page]
+    tables = [entry for entry in tables if next(iter(entry.data.values()))]
     return Summary(view.TITLE, result.subject, cards, tables)
 
 
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
-    shown_tables = [t for t in view.TABLES if any(v.terminal for v in t.variables)]
+    shown_tables = [
+        t for t in view.TABLES if any(v.terminal for v in t.variables) and len(t.frame(result))
+    ]
     for entry in shown_tables:
         entry.print(result, console, everything)
     for sentence in view.notes(result) if hasattr(view, "notes") else ():

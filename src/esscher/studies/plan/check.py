@@ -20,9 +20,8 @@ import xarray as xr
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
-from esscher.engine.cache.budgets import Keeping, Score
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import Rule
+from esscher.engine.cache.published import Rule, rule_named
 from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
@@ -38,7 +37,7 @@ from esscher.math.statistics.intervals import (
     wilson,
 )
 from esscher.studies.plan.predict import Budgets
-from esscher.studies.plan.study import ItemCell, PassageCell, PlanData
+from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
 
 #: What is kept of a prompt, by layer and key head.
 KeptLayers: TypeAlias = dict[int, list[Kept]]
@@ -46,8 +45,6 @@ KeptLayers: TypeAlias = dict[int, list[Kept]]
 Named: TypeAlias = tuple[str, int]
 #: Name of the passages of a check.
 PURPOSE = "plan check"
-#: A head's prediction counts as right within this factor.
-FACTOR = 1.5
 #: Divergences below this are rounding, and count as equal.
 ROUNDING = 1e-9
 #: A task on which the dense model scores less than this is one that it cannot do.
@@ -193,18 +190,13 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
 
 
 def item_cell(
-    loaded: LoadedModel,
-    item: TaskItem,
-    budgets: Mapping[str, Budgets],
-    rules: Sequence[Rule],
-    keeping: Keeping,
-    score: Score,
-    seed: int,
+    loaded: LoadedModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
 ) -> xr.Dataset:
     """Ask the question of an item with a dense cache, and with those of all configurations."""
-    prompt = ObservedPrompt(loaded, item.context, keeping, score, rules)
+    rules = [rule_named(name) for name in settings.against]
+    prompt = ObservedPrompt(loaded, item.context, settings.keeping, settings.score, rules)
     named = f"task {item.task} {item.haystack}", item.number
-    kept = kept_layers(prompt, budgets, rules, named, seed)
+    kept = kept_layers(prompt, budgets, rules, named, settings.seed)
     reduced = ask_each(loaded, prompt.reduced(*kept.values()), item, len(kept))
     replies = [ask(loaded, prompt.cache, item), *reduced]
     data = ItemCell.new(item=[item.number], configuration=["dense", *kept])
@@ -284,8 +276,7 @@ def _set_verdict(data: PlanData, kl: Array) -> None:
     verdict = verdict_of(ratios["uniform"])
     data.verdict = verdict
     if verdict == "undecided":
-        needed = passages_needed(distances["uniform"], planned)
-        data.passages_needed = np.nan if needed is None else float(needed)
+        data.passages_needed = passages_needed(distances["uniform"], planned)
 
 
 def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
@@ -333,17 +324,20 @@ def root_mean_square(errors: xr.DataArray) -> Array:
 def with_ends(means: Means) -> Array:
     """Means with the ends of their intervals, [size, bound]; NaN for those of one replicate."""
     ends = [interval or (np.nan, np.nan) for interval in means.interval]
-    return np.column_stack([means.mean, ends])
+    both: Array = np.column_stack([means.mean, ends])
+    return both
 
 
 def mean_of(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Array:
     """The mean over passages with Student's interval, which ends where the quantity does."""
-    return with_ends(mean_and_interval(values[:, None], lowest, highest))[0]
+    mean: Array = with_ends(mean_and_interval(values[:, None], lowest, highest))[0]
+    return mean
 
 
 def mean_exponential(logs: Array) -> Array:
     """Exponential of the mean of logarithms over passages, with interval."""
-    return with_ends(exponentials(logs[:, None]))[0]
+    mean: Array = with_ends(exponentials(logs[:, None]))[0]
+    return mean
 
 
 def paired_ratio(over: Array, under: Array) -> Array:

@@ -7,8 +7,8 @@ come after all others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,21 +19,17 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array
 from esscher.core.variables import joined
-from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.cache import check_reducible
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import rule_named
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.models.record import ModelRecord
 from esscher.engine.reading import PassageReader, check_supported
-from esscher.engine.text.packing import Passage, PassageSet, cut_again, first_passages
+from esscher.engine.text.packing import Passage, cut_again, first_passages
 from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
-from esscher.runs.result import attributes_of
 from esscher.runs.study import Setup
 from esscher.studies.plan.check import (
     HAYSTACKS,
@@ -57,37 +53,21 @@ from esscher.studies.plan.predict import (
     plan_total,
     plan_uniform,
 )
-from esscher.studies.plan.result import PlanResult, UsesPlan
 from esscher.studies.plan.study import (
     ALL,
     BASE,
     CalibrationCell,
-    MadePlan,
     PassageCell,
     PlanData,
     PlanSettings,
     PlanStudy,
 )
 
-if TYPE_CHECKING:
-    from esscher.engine.text.documents import TextSource
-
 #: Bytes of keys and values of calibration passages that are held until there is a plan: each is
 #: read twice, before there is one and under it, and reading takes as long as everything else.
 HELD_BYTES = 2**29
-#: Calibration passages that were read, by number.
-ReadPassages: TypeAlias = dict[int, tuple[ObservedPrompt, PassageReader]]
-#: Options of a check of a plan that exists.
-OPTIONS = (
-    "against",
-    "tasks",
-    "task_items",
-    "check_passages",
-    "query_count",
-    "score",
-    "seed",
-    "column",
-)
+#: Passages that were read, by the name of their next cell.
+ReadPassages: TypeAlias = dict[str, tuple[ObservedPrompt, PassageReader]]
 
 
 def read_texts(
@@ -100,85 +80,65 @@ def read_texts(
     """Take passages from the beginnings of the texts, and hide what tasks ask for."""
     check_supported(loaded)
     check_reducible(loaded)
-    wanted = AtMost.unless(study.passages, max(1, settings.prose))
-    prose = other = first_passages(loaded, study.text, wanted, settings.length, study.column)
+    texts, length = {}, settings.length
+    if study.plan is None:
+        wanted = AtMost.unless(study.passages, max(1, settings.prose))
+        texts["text"] = first_passages(loaded, study.text, wanted, length, study.column)
     if study.check is not None:
-        other = read_check(study.check, settings, loaded, study.column)
+        count = settings.check_passages
+        texts["check"] = first_passages(loaded, study.check, count, length, study.column)
     # the shorter text decides where defaults ask for more than it has
-    shorter = min(prose, other, key=lambda text: text.context)
-    length, queries = shorter.context, int(settings.query_count)
-    if length < settings.length:
-        prose = cut_again(loaded, prose, settings.prose or 1, length)
-        other = cut_again(loaded, other, settings.check_passages or 1, length)
+    shorter = min(texts.values(), key=lambda text: text.context)
+    queries = int(settings.query_count)
+    if shorter.context < length:
+        for name, count in (("text", settings.prose or 1), ("check", settings.check_passages)):
+            if name in texts:
+                texts[name] = cut_again(loaded, texts[name], count, shorter.context)
         if isinstance(settings.query_count, AtMost):
-            queries = min(queries, max(1, length // 4))
-    checked = None if study.check is None else len(other)
-    study = replace(study, prefix=length - queries, query_count=queries, check_passages=checked)
-    try:
-        settings = study.resolve(loaded.outline)
-        while isinstance(settings.passages, AtMost) and settings.prose > len(prose):
-            study = replace(study, passages=AtMost(settings.passages - 1))
-            settings = study.resolve(loaded.outline)
-    except InputError as error:
-        known = f"{shorter.source!r} has only {shorter.text_tokens} tokens"
-        raise InputError(f"{known}: {error}") from error
+            queries = min(queries, max(1, shorter.context // 4))
+    unseen = texts["check"].passages if "check" in texts else ()
+    values = {
+        "prefix": shorter.context - queries,
+        "query_count": queries,
+        "check_passages": len(unseen) or None,
+    }
+    settings = study.fitted(shorter, loaded.outline, **values)
+    prose = texts["text"].passages if settings.passages else ()
+    while isinstance(settings.passages, AtMost) and settings.prose > len(prose):
+        values["passages"] = AtMost(settings.passages - 1)
+        settings = study.fitted(shorter, loaded.outline, **values)
     if settings.prose > len(prose):
         raise InputError(
-            f"{prose.source!r} has only {len(prose)} passages of {length} tokens, but "
-            f"{settings.prose} are asked for; give more text, a prefix, or ask for fewer"
+            f"{texts['text'].source!r} has only {len(prose)} passages of {shorter.context} tokens, "
+            f"but {settings.prose} are asked for; give more text, a prefix, or ask for fewer"
         )
     settings = structs.replace(
         settings, passages=int(settings.passages), retrieval=int(settings.retrieval)
     )
+    calibration = list(prose) if settings.prose else []
     # retrieval passages end with questions about themselves: in the text, and in noise, in turn
-    text = np.concatenate([passage.ids for passage in prose.passages])
-    retrieval = tuple(
-        calibration_item(
-            loaded,
-            i,
-            settings.prefix,
-            settings.query_count,
-            seed=settings.seed,
-            haystack="noise" if i % 2 else text,
+    for i in range(settings.retrieval):
+        haystack: Any = "noise" if i % 2 else np.concatenate([p.ids for p in prose])
+        calibration.append(
+            calibration_item(
+                loaded,
+                i,
+                settings.prefix,
+                settings.query_count,
+                seed=settings.seed,
+                haystack=haystack,
+            )
         )
-        for i in range(settings.retrieval)
-    )
-    setup = Setup(
-        settings,
-        {
-            "model": loaded.record,
-            "text": prose.record,
-            "check": None if study.check is None else other.record,
-        },
-    )
-    unseen = other.passages if settings.check_passages else ()
-    items = task_texts(settings, loaded, unseen)
-    passages = (prose.passages if settings.prose else ()) + retrieval
-    return PlanWork(setup, model, passages, unseen, items, executor)
-
-
-def read_check(
-    text: TextSource, settings: PlanSettings, loaded: LoadedModel, column: str | None
-) -> PassageSet:
-    """Read the passages of the check; of a default number there may be fewer."""
-    return first_passages(loaded, text, settings.check_passages, settings.length, column)
-
-
-def task_texts(
-    settings: PlanSettings, loaded: LoadedModel, passages: Sequence[Passage]
-) -> dict[str, TaskItem]:
-    """Items of all tasks by the name of their cell, in noise and in the text of the check."""
-    if not settings.tasks:
-        return {}
-    text = np.concatenate([passage.ids for passage in passages])
     items: dict[str, TaskItem] = {}
     for task in settings.tasks:
         for i, name in enumerate(settings.cells(task)):
-            haystack = text if i % 2 else HAYSTACKS[0]
+            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else "noise"
             (items[name],) = task_items(
                 loaded, task, 1, settings.prefix, seed=settings.seed, haystack=haystack, first=i
             )
-    return items
+    records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
+    setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})
+    return PlanWork(setup, model, calibration, unseen, items, executor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,16 +147,16 @@ class PlanWork:
 
     setup: Setup[PlanSettings]
     model: AnyModel
-    calibration: tuple[Passage, ...]
-    unseen: tuple[Passage, ...]
+    calibration: Sequence[Passage]
+    unseen: Sequence[Passage]
     items: Mapping[str, TaskItem]
     executor: CellExecutor
 
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield calibration passages, then those of the check and the items of tasks."""
         settings, model = self.setup.settings, self.model
-        names = settings.cells("calibration")
         held: ReadPassages | None = None if self.executor.remote else {}
+        names = settings.cells("calibration")
         yield {
             name: Task(name, _calibration_cell, (model, passage, i, settings, held))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
@@ -205,46 +165,33 @@ class PlanWork:
             return
         cells = [cell for name in names if (cell := run.read(name)) is not None]
         budgets = self.executor.share(choose_budgets(self.setup, cells).budgets)
-        trials = zip(settings.cells("trial"), self.calibration, strict=True)
-        checks = zip(settings.cells("check"), self.unseen, strict=True)
-        yield (
-            {
-                name: Task(name, _trial_cell, (model, passage, i, budgets, settings, held))
-                for i, (name, passage) in enumerate(trials)
-            }
-            | {
-                name: Task(
-                    name, _check_cell, (model, passage, budgets, settings, settings.against)
-                )
-                for name, passage in checks
-            }
-            | {
-                name: Task(name, _item_cell, (model, item, budgets, settings))
-                for name, item in self.items.items()
-            }
-        )
+        yield {
+            name: Task(name, _passage_cell, (model, name, passage, budgets, settings, held))
+            for kind, passages in (("trial", self.calibration), ("check", self.unseen))
+            for name, passage in zip(settings.cells(kind), passages, strict=True)
+        } | {
+            name: Task(name, _item_cell, (model, item, budgets, settings))
+            for name, item in self.items.items()
+        }
 
 
 def _calibration_cell(
     model: AnyModel, passage: Passage, i: int, settings: PlanSettings, held: ReadPassages | None
 ) -> xr.Dataset:
     with opened_model(model) as loaded:
+        prefix, keeping, shape = settings.prefix, settings.keeping, loaded.shape
         # nothing is fitted before there is a plan
-        prompt, reader = read_passage(
-            loaded, passage, settings.prefix, settings.keeping, settings.score, fits=held is not None
-        )
+        fits = held is not None
+        read = read_passage(loaded, passage, prefix, keeping, settings.score, fits=fits)
         bits = random_stream(settings.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
-        sizes = budget_grid(settings.prefix, settings.keeping.count)
-        effects = measure_effects(prompt, reader, sizes, generator)
-        shape = loaded.shape
+        sizes = budget_grid(prefix, keeping.count)
+        effects = measure_effects(*read, sizes, generator)
     if held is not None:
         taken = sum(other.nbytes for other, _ in held.values())
-        if taken + prompt.nbytes <= HELD_BYTES:
-            held[i] = prompt, reader
-    data = CalibrationCell.new(
-        **_axes(shape), selection=SELECTIONS, budget=sizes
-    )
+        if taken + read[0].nbytes <= HELD_BYTES:
+            held[f"trial-{i}"] = read
+    data = CalibrationCell.new(**_axes(shape), selection=SELECTIONS, budget=sizes)
     grouped = (shape.layers, shape.key_heads, -1)
     data.effect = effects.effect
     data.square = effects.square.reshape(*grouped, *effects.square.shape[2:])
@@ -253,43 +200,27 @@ def _calibration_cell(
     return data.dataset
 
 
-def _trial_cell(
+def _passage_cell(
     model: AnyModel,
+    name: str,
     passage: Passage,
-    i: int,
     budgets: Mapping[str, Budgets],
     settings: PlanSettings,
     held: ReadPassages | None,
 ) -> xr.Dataset:
-    observed = None if held is None else held.pop(i, None)
-    if observed is None:
-        return _check_cell(model, passage, budgets, settings, ())
-    with opened_model(model):
-        return passage_cell(*observed, budgets, (), settings.seed)
-
-
-def _check_cell(
-    model: AnyModel,
-    passage: Passage,
-    budgets: Mapping[str, Budgets],
-    settings: PlanSettings,
-    against: Sequence[str],
-) -> xr.Dataset:
-    rules = [rule_named(name) for name in against]
+    rules = [rule_named(rule) for rule in settings.against if name.startswith("check")]
     with opened_model(model) as loaded:
-        observed = read_passage(
-            loaded, passage, settings.prefix, settings.keeping, settings.score, rules
-        )
-        return passage_cell(*observed, budgets, rules, settings.seed)
+        read = held.pop(name, None) if held else None
+        prefix, keeping = settings.prefix, settings.keeping
+        read = read or read_passage(loaded, passage, prefix, keeping, settings.score, rules)
+        return passage_cell(*read, budgets, rules, settings.seed)
 
 
 def _item_cell(
     model: AnyModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
 ) -> xr.Dataset:
-    rules = [rule_named(name) for name in settings.against]
-    keeping, score, seed = settings.keeping, settings.score, settings.seed
     with opened_model(model) as loaded:
-        return item_cell(loaded, item, budgets, rules, keeping, score, seed)
+        return item_cell(loaded, item, budgets, settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,36 +229,42 @@ class Chosen:
 
     Attributes
     ----------
+    budgets
+        The plan, and equal budgets with as many tokens in all, of the whole model.
     layers
         Layers that are reduced: those without a sliding window.
-    planned, uniform
-        The plan, and equal budgets with as many tokens in all.
     effects
-        Mean over passages, of these layers.
-    budgets
-        Of the whole model, by configuration.
+        Mean over passages, of these layers; None if the plan was given.
+    planned, uniform
+        What is predicted.
     """
 
-    layers: NDArray[np.int64]
-    planned: Predicted
-    uniform: Predicted
-    effects: PassageEffects
     budgets: dict[str, Budgets]
+    layers: NDArray[np.int64]
+    effects: PassageEffects | None = None
+    planned: Predicted | None = None
+    uniform: Predicted | None = None
 
 
 def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> Chosen:
-    """Choose the budgets of the plan, and equal ones, from the calibration passages."""
-    settings, model = setup.settings, setup.model
+    """Choose budgets from the calibration passages, or take those of a plan that exists."""
+    settings, model, plan = setup.settings, setup.model, setup.records["plan"]
+    if plan is not None:
+        given = Budgets(plan.tokens, np.array(plan.powers), plan.selection)
+        equal = np.full_like(given.tokens, plan.prefix)
+        equal[plan.reduced] = int(given.tokens[plan.reduced].mean())
+        budgets = {"planned": given, "uniform": given._replace(tokens=equal)}
+        return Chosen(budgets, np.array(plan.reduced))
     sizes = budget_grid(settings.prefix, settings.keeping.count)
     stored = [CalibrationCell(cell) for cell in cells]
     layers = np.flatnonzero(~stored[0].sliding.values)
     parts = []
     for cell in stored:
-        square = cell.square.values
+        square, shape = cell.square.values, (model.layers, model.heads)
         effects = PassageEffects(
             cell.effect.values,
-            square.reshape(model.layers, model.heads, *square.shape[3:]),
-            cell.norm.values.reshape(model.layers, model.heads),
+            square.reshape(*shape, *square.shape[3:]),
+            cell.norm.values.reshape(shape),
         )
         parts.append(effects.chosen(layers, settings.selection))
     if settings.tolerance is not None:
@@ -342,149 +279,72 @@ def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> C
         name: each.budgets(layers, model.layers, settings.prefix, settings.selection)
         for name, each in (("planned", planned), ("uniform", uniform))
     }
-    return Chosen(layers, planned, uniform, average_effects(parts), budgets)
+    return Chosen(budgets, layers, average_effects(parts), planned, uniform)
 
 
 def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:
     """Choose budgets, and say what they cost."""
     settings, model = setup.settings, setup.model
-    calibration, trial, unseen = (
-        [cells[name] for name in settings.cells(kind)] for kind in ("calibration", "trial", "check")
+    stored = {
+        kind: [cells[name] for name in settings.cells(kind)]
+        for kind in ("calibration", "trial", "check", *settings.tasks)
+    }
+    chosen = choose_budgets(setup, stored.pop("calibration"))
+    trials, unseen = stored.pop("trial"), stored.pop("check")
+    data = PlanData.new(
+        **_axes(model),
+        budget=budget_grid(settings.prefix, settings.keeping.count) if trials else (),
+        configuration=(*BASE, *settings.against) if unseen else (),
+        passage=range(len(unseen)),
+        task=(*stored, ALL) if stored else (),
+        haystack=HAYSTACKS,
     )
-    chosen = choose_budgets(setup, calibration)
-    sizes = budget_grid(settings.prefix, settings.keeping.count)
-    data = _new(settings, model, sizes)
-    _set_plan(data, chosen.budgets, settings.keeping, chosen.layers)
-    trials = PassageCell(joined(trial, "passage"))
-    prose = np.arange(settings.passages) < settings.prose
-    planned, uniform = (
-        np.ascontiguousarray(trials.kl.sel(configuration=name).values)
-        for name in ("planned", "uniform")
-    )
-    effect, interval, retrieval = chosen.planned.cost(planned, prose)
-    data.predicted_kl = [effect, *(interval or (np.nan, np.nan))]
-    data.predicted_uniform_kl = chosen.uniform.cost(uniform, prose)[0]
-    for name, value in (
-        ("predicted_retrieval_kl", retrieval),
-        ("price", chosen.planned.price),
-        ("gap", chosen.planned.gap),
-    ):
-        setattr(data, name, np.nan if value is None else value)
-    data.predicted_error = root_mean_square(trials.realised_error)
-    data.budget_effect, data.budget_error = _curves(chosen, model)
+    data.tokens, data.power, _ = chosen.budgets["planned"]
+    data.uniform_power = chosen.budgets["uniform"].powers
+    data.sliding = ~np.isin(range(model.layers), chosen.layers)
+    if trials:
+        _set_prediction(data, settings, chosen, PassageCell(joined(trials, "passage")))
+    data.fill("predicted_error")
     if unseen:
-        tasks = {task: [cells[name] for name in settings.cells(task)] for task in settings.tasks}
-        set_check(data, unseen, tasks)
+        set_check(data, unseen, stored)
     data.fill()
     return data
 
 
 def _axes(shape: Any) -> dict[str, range]:
     """Labels of layers, key heads, and the query heads of a group."""
-    return {
-        "layer": range(shape.layers),
-        "key_head": range(shape.key_heads),
-        "query": range(shape.heads // shape.key_heads),
-    }
+    group = shape.heads // shape.key_heads
+    return {"layer": range(shape.layers), "key_head": range(shape.key_heads), "query": range(group)}
 
 
-def _new(settings: PlanSettings, model: ModelRecord, sizes: Sequence[int] | Array) -> PlanData:
-    """Return a result without variables, with the labels of its axes."""
-    checked = settings.check_passages > 0
-    return PlanData.new(
-        **_axes(model),
-        budget=sizes,
-        configuration=(*BASE, *settings.against) if checked else (),
-        passage=range(settings.check_passages),
-        task=(*settings.tasks, ALL) if settings.tasks else (),
-        haystack=HAYSTACKS,
-    )
-
-
-def _set_plan(
-    data: PlanData, budgets: Mapping[str, Budgets], keeping: Keeping, layers: Any
+def _set_prediction(
+    data: PlanData, settings: PlanSettings, chosen: Chosen, trials: PassageCell
 ) -> None:
-    """Set what the plan is; ``layers`` are those that are reduced."""
-    data.tokens, data.power, _ = budgets["planned"]
-    data.uniform_power = budgets["uniform"].powers
-    data.sliding = ~np.isin(data.tokens["layer"].values, layers)
-    data.sinks, data.recent = keeping.sinks, keeping.recent
-
-
-def _curves(chosen: Chosen, model: ModelRecord) -> tuple[Array, Array]:
-    """Predicted KL of a key head, and errors of its query heads, by the tokens that it keeps."""
-    mean, ways = chosen.effects, chosen.planned.ways[..., None, None]
-    shape = (len(chosen.layers), model.key_heads, -1)
+    """Set what the plan is predicted to cost, from what it did to its calibration passages."""
+    planned, uniform, mean = chosen.planned, chosen.uniform, chosen.effects
+    assert planned is not None
+    assert uniform is not None
+    assert mean is not None
+    prose = np.arange(settings.passages) < settings.prose
+    kl = {
+        name: np.ascontiguousarray(trials.kl.sel(configuration=name).values)
+        for name in chosen.budgets
+    }
+    effect, interval, retrieval = planned.cost(kl["planned"], prose)
+    data.predicted_kl = [effect, *(interval or (None, None))]
+    data.predicted_uniform_kl = uniform.cost(kl["uniform"], prose)[0]
+    data.predicted_retrieval_kl, data.price, data.gap = retrieval, planned.price, planned.gap
+    data.predicted_error = root_mean_square(trials.realised_error)
+    # by the tokens that a key head keeps, selected as in the plan
     relative = np.sqrt(mean.square / mean.norm[..., None, None])
-    relative = relative.reshape(*shape, *mean.square.shape[2:])
-    effect = np.take_along_axis(mean.effect, ways, axis=2)[:, :, 0]
-    error = np.take_along_axis(relative, ways[..., None, :, :], axis=3)[:, :, :, 0]
-    whole = [np.full((model.layers, *x.shape[1:]), np.nan) for x in (effect, error)]
-    whole[0][chosen.layers], whole[1][chosen.layers] = effect, error
-    return whole[0], whole[1]
-
-
-def evaluate(
-    source: UsesPlan, loaded: LoadedModel, text: TextSource, given: Mapping[str, Any]
-) -> PlanResult:
-    """Check a plan on another text and other tasks; see :meth:`Plan.evaluate`."""
-    for name in given:
-        if name not in OPTIONS:
-            raise InputError(f"evaluate has no {name!r}; it takes {', '.join(OPTIONS)}")
-    plan, known = source.plan, source if isinstance(source, PlanResult) else None
-    options: dict[str, Any] = {"score": plan.score}
-    if known is not None:
-        names = OPTIONS if known.checked else ("query_count", "task_items", "seed")
-        fields = known.setup.settings
-        options |= {n: getattr(fields, n) for n in names if n in PlanSettings.__struct_fields__}
-    study = PlanStudy(
-        loaded,
-        check=text,
-        budget=plan.ratio,
-        prefix=plan.prefix,
-        selection=plan.selection,
-        **(options | dict(given)),
-    ).checked()
-    settings = study.resolve(loaded.outline)
-    passages = read_check(text, settings, loaded, study.column)
-    settings = structs.replace(
-        settings,
-        query_count=int(settings.query_count),
-        check_passages=len(passages),
-        passages=0,
-        retrieval=0,
-    )
-    equal = np.full_like(plan.tokens, plan.prefix)
-    equal[plan.reduced] = int(plan.tokens[plan.reduced].mean())
-    powers = plan.powers if known is None else known.data["uniform_power"].values
-    budgets = {
-        "planned": Budgets(plan.tokens, np.array(plan.powers), plan.selection),
-        "uniform": Budgets(equal, np.array(powers), plan.selection),
+    layers, key_heads = mean.effect.shape[:2]
+    relative = relative.reshape(layers, key_heads, -1, *relative.shape[2:])
+    ways = planned.ways[..., None, None]
+    by_budget = {
+        "budget_effect": np.take_along_axis(mean.effect, ways, axis=2)[:, :, 0],
+        "budget_error": np.take_along_axis(relative, ways[..., None], axis=3)[:, :, :, 0],
     }
-    rules = [rule_named(name) for name in settings.against]
-    keeping, score, seed = plan.keeping, settings.score, settings.seed
-    cells = []
-    for passage in passages:
-        observed = read_passage(loaded, passage, plan.prefix, keeping, score, rules)
-        cells.append(passage_cell(*observed, budgets, rules, seed))
-    items = task_texts(settings, loaded, passages.passages)
-    answers = {
-        name: item_cell(loaded, item, budgets, rules, keeping, score, seed)
-        for name, item in items.items()
-    }
-    data = _new(settings, plan.model, () if known is None else known.data["budget"].values)
-    if known is None:
-        _set_plan(data, budgets, keeping, plan.reduced)
-        MadePlan(data.dataset).fill()  # nothing is predicted
-    else:
-        for variable in MadePlan.variables():
-            data.dataset[variable.name] = known.data[variable.name]
-    tasks = {task: [answers[name] for name in settings.cells(task)] for task in settings.tasks}
-    set_check(data, cells, tasks)
-    data.fill()
-    before = None if known is None else known.setup.records["text"]
-    records = {"model": plan.model, "text": before, "check": passages.record}
-    setup = Setup(settings, records)
-    with PlanStudy.opened(setup, None) as run:
-        attributes = attributes_of(PlanStudy, setup, PlanStudy.cells(setup), run.about)
-    return PlanResult(PlanStudy, setup, data.dataset.assign_attrs(attributes))
+    for name, values in by_budget.items():
+        whole = np.full((data.tokens.sizes["layer"], *values.shape[1:]), np.nan)
+        whole[chosen.layers] = values
+        setattr(data, name, whole)

@@ -8,15 +8,12 @@ follows.
 from __future__ import annotations
 
 import io
-import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from esscher.core.atomic import write_output
 from esscher.core.codec import Index, as_json, as_record, as_tree
@@ -24,7 +21,7 @@ from esscher.core.dataset_file import SUFFIX
 from esscher.core.errors import InputError
 from esscher.core.shown import counted, shortened
 from esscher.core.validation import as_path
-from esscher.engine.cache.budgets import Keeping, Score, TokenBudgets
+from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.runs.result import NotFinished, Result
 
 if TYPE_CHECKING:
@@ -42,10 +39,6 @@ MEASURED = {"complete", "cells", "configuration", "versions", "created", "headli
     *("ratios", "total", "predicted", "check")
 }
 
-#: Forms of an export: a table of text, the same as JSON, and the array of kvpress' LUKVPress.
-ExportFormat: TypeAlias = Literal["csv", "json", "kvpress"]
-#: How the names of their files end.
-ENDINGS: dict[ExportFormat, str] = {"csv": ".csv", "json": ".json", "kvpress": ".npy"}
 #: Rows of LU-KV's array: shares that are dropped, from 1% to 99%.
 TARGETS = 99
 
@@ -146,9 +139,7 @@ class UsesPlan:
             yield cache
 
     def evaluate(self, model: Any, text: TextSource, **options: Any) -> PlanResult:
-        """Check the plan on another text, and on tasks.
-
-        Of a plan's file, which may have been edited, nothing is predicted.
+        """Check the plan on another text, and on tasks; nothing is predicted.
 
         Parameters
         ----------
@@ -158,80 +149,56 @@ class UsesPlan:
             Text that the plan has not seen.
         options
             Of a check, as :func:`esscher.plan` takes them: ``against``, ``tasks``, ``task_items``,
-            ``check_passages``, ``query_count``, ``score``, ``seed``, ``column``.
+            ``check_passages``, ``seed``, ``out`` and the like.
 
         Raises
         ------
         InputError
-            If it is another model, the text is too short, or an option is none of these.
+            If it is another model, or the text is too short.
         """
-        from esscher.studies.plan.measure import evaluate  # brings torch
+        from esscher.studies.plan import plan
 
-        return evaluate(self, self._loaded(model), text, options)
+        loaded, options = self._loaded(model), {"score": self.plan.score} | options
+        return cast(PlanResult, plan(loaded, check=text, plan=self.plan, **options))
 
-    def export(self, path: str | Path, format: ExportFormat | None = None) -> None:
-        """Write the budgets for another runtime.
+    def export(self, path: str | Path) -> None:
+        """Write the budgets for another runtime, in the form that the name of the file ends in.
+
+        ``.csv``: tokens and shares by layer and key head. ``.npy``: an array for kvpress'
+        ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the plan's own ratio
+        alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5 fails with transformers
+        from 5.3 on (``KeyError: 'cache_position'``): it needs an environment of its own.
 
         Weights of the sample, and what was fitted, are lost: make plans for other runtimes with
         ``selection="topk"``. kvpress is not handed any other without a warning.
 
-        Parameters
-        ----------
-        path
-            The file.
-        format
-            By default what the name of the file ends in. ``"json"`` (.json) or ``"csv"`` (.csv):
-            tokens and shares by layer and key head. ``"kvpress"`` (.npy): an array for
-            kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the
-            plan's own ratio alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5
-            fails with transformers from 5.3 on (``KeyError: 'cache_position'``): it needs an
-            environment of its own.
-
         Raises
         ------
         InputError
-            For another format, a name that ends in none or in that of another format, or if the
-            file cannot be written; an old one is then as it was.
+            For a name that ends in neither, or if the file cannot be written; an old one is then as
+            it was.
         """
+        import numpy as np
+
         plan, path = self.plan, as_path(path, "path")
-        named = {ending: name for name, ending in ENDINGS.items()}.get(path.suffix.lower())
-        form = format or named
-        if form is None:
-            raise InputError(
-                f"the name {path.name!r} does not say what to write; let it end in .json, .csv or "
-                ".npy (kvpress), or give a format"
-            )
-        if form not in ENDINGS:
-            raise InputError(f"format is {form!r}; choose 'csv', 'json' or 'kvpress'")
-        if named not in (None, form):
-            raise InputError(
-                f"format is {form!r}, but {path.name!r} is the name of a file of format {named!r}; "
-                f"let it end in {ENDINGS[form]}, or leave the format out"
-            )
-        if form == "csv":
+        ratios = plan.ratios
+        if path.suffix.lower() == ".csv":
             rows = [
-                f"{layer},{head},{tokens},{plan.ratios[layer, head]}\n"
-                for (layer, head), tokens in np.ndenumerate(plan.tokens)
+                f"{layer},{head},{tokens},{ratios[layer, head]}\n"
+                for layer, row in enumerate(plan.budgets)
+                for head, tokens in enumerate(row)
             ]
             write_output(path, "".join(["layer,key_head,tokens,ratio\n", *rows]).encode())
             return
-        if form == "json":
-            tree = {
-                "model": plan.model.name,
-                "weight_hash": plan.model.weight_hash,
-                "prefix": plan.prefix,
-                "selection": plan.selection,
-                "sinks": plan.keeping.sinks,
-                "recent": plan.keeping.recent,
-                "tokens": plan.budgets,
-                "ratios": plan.ratios.tolist(),
-            }
-            write_output(path, json.dumps(tree, indent=1).encode())
-            return
+        if path.suffix.lower() != ".npy":
+            raise InputError(
+                f"the name {path.name!r} does not say what to write; let it end in .csv or .npy "
+                "(kvpress)"
+            )
         if plan.sliding:
             raise InputError(
                 f"{plan.model.name} has layers with a sliding window, which kvpress' array of "
-                "ratios cannot leave out; export 'csv' or 'json'"
+                "ratios cannot leave out; export .csv"
             )
         if plan.selection != "topk":
             lost = "weights" if plan.selection == "sample" else "weights and fitted values"
@@ -244,8 +211,8 @@ class UsesPlan:
         # the share that each head drops, by target: rows of other targets are not known, and NaN,
         # so that to use them is an error
         row = min(TARGETS, max(1, round(100 * (1 - plan.ratio)))) - 1
-        curves = np.full((TARGETS, *plan.tokens.shape), np.nan, dtype=np.float32)
-        curves[row] = 1 - plan.ratios
+        curves = np.full((TARGETS, *ratios.shape), np.nan, dtype=np.float32)
+        curves[row] = 1 - ratios
         data = io.BytesIO()
         np.save(data, curves, allow_pickle=False)
         write_output(path, data.getvalue())
@@ -333,7 +300,7 @@ class PlanResult(UsesPlan, Result["PlanSettings"]):
     """A plan with what it is predicted to cost, and what it cost on held-out text."""
 
     @cached_property
-    def plan(self) -> Plan:  # type: ignore[override]
+    def plan(self) -> Plan:
         """The record: what people edit, and what a model is run with.
 
         Raises
@@ -347,12 +314,12 @@ class PlanResult(UsesPlan, Result["PlanSettings"]):
         return Plan(
             model=self.setup.model,
             prefix=settings.prefix,
-            keeping=Keeping(sinks=int(data["sinks"]), recent=int(data["recent"])),
+            keeping=settings.keeping,
             budgets=_rows(data["tokens"]),
             powers=_rows(data["power"]),
             selection=settings.selection,
             score=settings.score,
-            sliding=tuple(np.flatnonzero(data["sliding"].values).tolist()),
+            sliding=tuple(data["layer"].values[data["sliding"].values].tolist()),
         )
 
     @property
@@ -373,7 +340,7 @@ class PlanResult(UsesPlan, Result["PlanSettings"]):
     def best(self) -> tuple[str, ...]:
         """What the check found closest to dense; several if they cannot be told apart."""
         data = self.data.isel(configuration=self.data["closest"].values)
-        order = np.argsort(data["over_best"].sel(bound="value").values, kind="stable")
+        order = data["over_best"].sel(bound="value").values.argsort(kind="stable")
         return tuple(data["configuration"].values[order].tolist())
 
     def save(self, path: str | Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
@@ -60,8 +60,12 @@ PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
 WRAPPED = ("streaming", "expected")
 #: Configurations that are measured besides published rules.
 BASE = ("dense", "planned", "uniform")
+#: A head's prediction counts as right within this factor.
+FACTOR = 1.5
 #: Label of the totals on the axis of tasks.
 ALL = "all"
+#: Bounds of a number of tokens.
+COUNTED: Mapping[str, Any] = {"ge": 1, "le": 10**15}
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
 
@@ -69,10 +73,10 @@ SMALLEST_TOLERANCE = 1e-4
 class CalibrationCell(Data):
     """A calibration passage: what budgets would cost each head; see ``effects.py``."""
 
-    effect = var("layer key_head selection budget", help="on the model's end")
-    square = var("layer key_head query selection budget", help="squared error of the output")
-    norm = var("layer key_head query", help="squared norm of the output")
-    sliding = var("layer", kind="b", help="whether the layer has a sliding window")
+    effect = var("layer key_head selection budget")
+    square = var("layer key_head query selection budget")
+    norm = var("layer key_head query")
+    sliding = var("layer", kind="b")
 
 
 class PassageCell(Data):
@@ -99,10 +103,12 @@ class ItemCell(Data):
     answer = var("item", kind="U")
 
 
-class MadePlan(Data):
+class PlannedData(Data):
     """The plan, and what it is predicted to cost; see ``predict.py``.
 
-    ``query`` numbers the query heads that share a key head.
+    ``query`` numbers the query heads that share a key head. ``budget_effect`` and ``budget_error``
+    are of a key head that alone keeps so many tokens, without a fit. ``price`` is the KL that one
+    more token would gain, ``gap`` how far rounding can have led away from the optimum.
     """
 
     tokens = var("layer key_head", "tokens kept", "n0", kind="i", terminal="tokens")
@@ -112,16 +118,13 @@ class MadePlan(Data):
         terminal="power",
         help="tokens are drawn with score^power",
     )
-    uniform_power = var("layer key_head", page=False, help="power with equal budgets")
-    sliding = var("layer", kind="b", page=False, help="layers with a sliding window are left alone")
-    sinks = var("", kind="i", help="first tokens of a text, which every head keeps")
-    recent = var("", kind="i", help="last tokens of a text, which every head keeps")
-
-    predicted_kl = var("bound", help="KL per token in nats, on prose")
-    predicted_uniform_kl = var("", help="the same with equal budgets")
-    predicted_retrieval_kl = var("", help="where the text is asked for what it says")
-    price = var("", help="KL that one more token would gain")
-    gap = var("", help="KL that the budgets can be away from the optimum, by rounding")
+    uniform_power = var("layer key_head")
+    sliding = var("layer", kind="b")
+    predicted_kl = var("bound")
+    predicted_uniform_kl = var()
+    predicted_retrieval_kl = var()
+    price = var()
+    gap = var()
     predicted_error = var(
         "layer key_head query bound",
         "predicted error",
@@ -129,21 +132,11 @@ class MadePlan(Data):
         terminal="predicted error",
         help="relative output error of the worst query head of the group",
     )
-    budget_effect = var(
-        "layer key_head budget",
-        "predicted KL",
-        "s3",
-        help="KL in nats if this key head alone keeps so many tokens",
-    )
-    budget_error = var(
-        "layer key_head query budget",
-        "predicted error",
-        "s3",
-        help="relative output error if so many tokens are kept, without a fit",
-    )
+    budget_effect = var("layer key_head budget", "predicted KL", "s3")
+    budget_error = var("layer key_head query budget", "predicted error", "s3")
 
 
-class PlanData(MadePlan):
+class PlanData(PlannedData):
     """The result: a plan, and what it cost on held-out text.
 
     Without a check there is no ``configuration``, no ``passage`` and no ``task``. Totals over the
@@ -166,7 +159,7 @@ class PlanData(MadePlan):
         interval="short",
         help="same most likely token",
     )
-    perplexity = var("configuration bound", "perplexity", "s3")
+    perplexity = var("configuration bound", format="s3")
     perplexity_ratio = var(
         "configuration bound",
         "perplexity / dense",
@@ -189,34 +182,31 @@ class PlanData(MadePlan):
         "two",
         terminal="over planned",
         missing="",
-        help="geometric mean over passages of the ratio of KL. In brackets half the width of the "
-        "95% interval (last digits), or its ends: over passages, which says nothing about other "
-        "texts",
+        help="geometric mean over passages of the ratio of KL. In brackets half the "
+        "width of the 95% interval (last digits), or its ends: over passages, which "
+        "says nothing about other texts",
     )
     over_best = var("configuration bound", "KL over the closest", "two", page=False)
     closest = var(
         "configuration", "closest to dense", kind="b", help="or not to be told from the closest"
     )
-    kept = var("configuration", "tokens kept", "n0", kind="i", help="in all key heads together")
-    layer_error = var("configuration layer bound", page=False)
-    passage_kl = var("configuration passage", page=False)
-    passage_top1 = var("configuration passage", page=False)
-    passage_nll = var("configuration passage", page=False)
+    kept = var("configuration", "tokens kept", "n0", kind="i")
+    layer_error = var("configuration layer bound")
+    passage_kl = var("configuration passage")
+    passage_top1 = var("configuration passage")
+    passage_nll = var("configuration passage")
     realised_error = var(
         "layer key_head query bound", "realised error", "s2", help="the same on held-out text"
     )
-    within_factor = var("", help="share of heads whose error came true within a factor of 1.5")
-    median_ratio = var("", help="median realised error over the predicted one")
-    verdict = var("", kind="U", help="the plan against uniform budgets")
-    passages_needed = var("", help="passages in all that would decide")
-    planned_bytes = var("", help="of the plan's cache, weights included")
-    dense_bytes = var("", help="of the dense cache")
-
+    within_factor = var()
+    median_ratio = var()
+    verdict = var(kind="U")
+    passages_needed = var()
+    planned_bytes = var()
+    dense_bytes = var()
     score = var("task configuration bound", "right answers", "p0", help="Wilson's interval")
     log_probability = var(
-        "task configuration bound",
-        "log-probability",
-        help="of the right answer, nats per token",
+        "task configuration bound", "log-probability", help="of the right answer, nats per token"
     )
     over_dense = var("task configuration bound", "over dense", help="log-probability minus dense")
     haystack_score = var("task configuration haystack", "right answers", "p0")
@@ -230,6 +220,8 @@ class PlanSettings(Record, frozen=True, kw_only=True):
     budget: float | None
     tolerance: float | None
     prefix: Count
+    sinks: Count
+    recent: Count
     query_count: Count
     passages: Count
     retrieval: Count
@@ -249,7 +241,7 @@ class PlanSettings(Record, frozen=True, kw_only=True):
     @property
     def keeping(self) -> Keeping:
         """What is kept for certain."""
-        return keeping_for(self.prefix, self.budget or 1.0)
+        return Keeping(sinks=self.sinks, recent=self.recent)
 
     @property
     def prose(self) -> int:
@@ -278,11 +270,16 @@ class PlanStudy(ModelStudy[PlanSettings]):
         | dict.fromkeys(("trial", "check"), PassageCell)
         | dict.fromkeys(TASKS, ItemCell)
     )
-    records: ClassVar = {"model": ModelRecord, "text": TextRecord | None, "check": TextRecord | None}
+    records: ClassVar = {
+        "model": ModelRecord,
+        "text": TextRecord | None,
+        "check": TextRecord | None,
+        "plan": Plan | None,
+    }
     asks = "How many tokens can each head drop, and what does it cost?"
     next_step = "esscher generate MODEL --plan RUN --prompt FILE --compare"
     unit = "passages"
-    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check"})
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "plan"})
     saves = True
     examples = (
         "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
@@ -301,30 +298,28 @@ class PlanStudy(ModelStudy[PlanSettings]):
         Annotated[float, Meta(gt=0, lt=1)] | None,
         option("Instead of a budget: relative error that no head may exceed, such as 0.1."),
     ] = None
+    plan: Annotated[
+        Plan | None,
+        option("Or a plan that exists, to check it: nothing is predicted.", command=None),
+    ] = None
     prefix: Annotated[
         int | None,
-        option(
-            "Tokens in the cache (default: up to 4096, or what the model allows).",
-            ge=1,
-            le=10**15,
-        ),
+        option("Tokens in the cache (default: up to 4096, or what the model allows).", **COUNTED),
     ] = None
     query_count: Annotated[
         int | None,
         option(
             "Tokens after the cache at which errors are measured (default: up to 128).",
-            ge=0,
-            le=10**15,
             command=None,
+            **COUNTED,
         ),
     ] = None
     passages: Annotated[
-        int | None,
-        option(f"Calibration passages (default: up to {PASSAGES}).", ge=1, le=10**6),
+        int | None, option(f"Calibration passages (default: up to {PASSAGES}).", ge=1, le=10**6)
     ] = None
     check_passages: Annotated[
         int | None,
-        option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=0, le=10**6),
+        option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=1, le=10**6),
     ] = None
     calibrate: Annotated[
         tuple[str, ...] | None,
@@ -334,7 +329,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         ),
     ] = None
     score: Annotated[
-        Literal["all", "last", "repeat"],
+        Score,
         option(
             "Which queries score tokens: all of the prompt, as if they came after it; "
             "its last 64 (faster, forgets more); or also those of a repetition of the prompt "
@@ -376,40 +371,35 @@ class PlanStudy(ModelStudy[PlanSettings]):
                 "demo:smollm2"
             )
         model.check_supported()
-        if (self.budget is None) == (self.tolerance is None):
+        if sum(x is not None for x in (self.budget, self.tolerance, self.plan)) != 1:
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
-        queries = self.query_count
-        if queries is None:
-            queries = max(1, min(QUERIES, model.max_positions // 4))
-        elif queries < 1:
-            raise InputError(
-                f"query_count is {queries}; a decoder's errors are measured at 1 or more"
-            )
+        if self.plan is not None and self.check is None:
+            raise InputError("a plan that exists is checked; give a text with check")
+        queries = self.query_count or max(1, min(QUERIES, model.max_positions // 4))
         longest = model.max_positions - queries
         if longest < FEWEST_KEYS:
             fewer = model.max_positions - FEWEST_KEYS
-            remedy = "choose a model that reads more"
-            if fewer > 0:
-                remedy = f"give at most {fewer} queries"
+            remedy = f"give at most {fewer} queries" if fewer > 0 else "choose one that reads more"
             raise InputError(
                 f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a "
                 f"prefix of at least {FEWEST_KEYS}; {remedy}"
             )
         keys = AtMost.unless(self.prefix, self.prefix or min(PREFIX, longest))
-        if keys > longest:
+        keys = keys if self.plan is None else self.plan.prefix
+        if not FEWEST_KEYS <= keys <= longest:
             raise InputError(
-                f"prefix is {keys} and {queries} queries follow it, but {model.name} reads at most "
-                f"{model.max_positions} tokens at a time; the longest possible prefix is {longest}"
+                f"prefix is {keys}; it must be at least {FEWEST_KEYS}, and {queries} queries "
+                f"follow it, but {model.name} reads at most {model.max_positions} tokens at a "
+                f"time: the longest possible prefix is {longest}"
             )
-        if keys < FEWEST_KEYS:
-            raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
-        certain = keeping_for(keys, self.budget or 1.0).count
-        if self.budget is not None and self.budget < (certain + 1) / keys:
-            smallest = math.ceil((certain + 1) / keys * 1e4) / 1e4
+        keeping = keeping_for(keys, self.budget or 1.0)
+        keeping = keeping if self.plan is None else self.plan.keeping
+        if self.budget is not None and self.budget < (keeping.count + 1) / keys:
+            smallest = math.ceil((keeping.count + 1) / keys * 1e4) / 1e4
             raise InputError(
-                f"budget is {self.budget:g}; every head always keeps {certain} of {keys} tokens "
-                f"and at least one more, so the smallest possible budget is {smallest:g}, the "
-                "largest 1"
+                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
+                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
+                "the largest 1"
             )
         if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
             raise InputError(
@@ -418,16 +408,21 @@ class PlanStudy(ModelStudy[PlanSettings]):
                 f"{SMALLEST_TOLERANCE:g}"
             )
         passages = AtMost.unless(self.passages, self.passages or PASSAGES)
+        retrieval = self._retrieval(model.name, keys, passages)
+        if self.plan is not None:
+            passages = retrieval = 0
         return PlanSettings(
             budget=self.budget,
             tolerance=self.tolerance,
             prefix=keys,
+            sinks=keeping.sinks,
+            recent=AtMost(keeping.recent) if isinstance(keys, AtMost) else keeping.recent,
             query_count=AtMost.unless(self.query_count, queries),
             passages=passages,
-            retrieval=self._retrieval(model.name, keys, passages),
+            retrieval=retrieval,
             check_passages=self._checked(),
             score=self.score,
-            selection=self.selection,
+            selection=self.selection if self.plan is None else self.plan.selection,
             against=self._rules(),
             tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
             task_items=self.task_items,
@@ -448,29 +443,23 @@ class PlanStudy(ModelStudy[PlanSettings]):
         if len(set(kinds)) == 1:
             count = passages if "retrieval" in kinds else 0
         # of a default length, it is known from the text
-        open_ = self.calibrate is None and isinstance(keys, AtMost)
-        return AtMost(count) if open_ or isinstance(passages, AtMost) else count
+        by_text = self.calibrate is None and isinstance(keys, AtMost)
+        return AtMost(count) if by_text or isinstance(passages, AtMost) else count
 
     def _checked(self) -> int:
         """Passages of the check; of a default number there may be fewer."""
         if self.tasks:
             _check_names("tasks", self.tasks, tuple(TASKS), "all")
-        if self.check is None:
-            if self.tasks:
+            if self.check is None:
                 raise InputError("tasks are part of a check; give a text with --check")
+        if self.check is None:
             return 0
-        if self.check_passages == 0:
-            raise InputError(
-                "check_passages is 0, but there is a text to check on; give at least 1"
-            )
         return AtMost.unless(self.check_passages, self.check_passages or CHECKED)
 
     def _rules(self) -> tuple[str, ...]:
         """Published rules that the plan is compared with."""
         if self.against is None:
             return () if self.check is None else ("snapkv", "streaming")
-        if not self.against and self.check is None:
-            return ()
         wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
         _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
         if self.check is None:
@@ -480,8 +469,9 @@ class PlanStudy(ModelStudy[PlanSettings]):
 
     def check_texts(self) -> None:
         """Refuse texts that cannot be read."""
-        for source in (self.text,) if self.check is None else (self.text, self.check):
-            check_text(source, self.column)
+        for source in (self.text if self.plan is None else None, self.check):
+            if source is not None:
+                check_text(source, self.column)
 
     def run(self) -> PlanResult:
         """Make the plan; it is also stored as a file of its own."""
