@@ -6,7 +6,6 @@ from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
-from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 
 __all__ = [
@@ -16,6 +15,5 @@ __all__ = [
     "Plan",
     "Probe",
     "Result",
-    "Sparse",
     "Sweep",
 ]

@@ -48,6 +48,11 @@ AXES: dict[str, tuple[Kind, str]] = {
     "threshold": ("i", "threshold"),
     "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
+    "metric": ("U", "error of"),
+    "pattern": ("U", "pattern"),
+    "budget": ("i", "keys r"),
+    "size": ("i", "n"),
+    "replicate": ("i", "replicate"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 

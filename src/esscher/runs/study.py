@@ -266,7 +266,7 @@ class Study(ABC, Generic[S]):
         return {
             name: as_tree(value)
             for name, value in fields.items()
-            if name not in cls.changeable() and value is not None and not isinstance(value, AtMost)
+            if name not in cls.changeable() and value not in (None, ()) and type(value) is not AtMost
         }
 
     @classmethod
