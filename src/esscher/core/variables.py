@@ -303,18 +303,30 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
 
 
 def joined(cells: Iterable[xr.Dataset], axis: str) -> xr.Dataset:
-    """Return cells side by side along an axis that all of their variables but shared ones have."""
+    """Return cells side by side along an axis that all of their variables but shared ones have.
+
+    Raises
+    ------
+    InputError
+        If their labels along the other axes are not the same.
+    """
     import xarray as xr
 
-    return xr.concat(
-        list(cells),
-        axis,
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="exact",
-        combine_attrs="drop",
-    )
+    try:
+        return xr.concat(
+            list(cells),
+            axis,
+            data_vars="minimal",
+            coords="minimal",
+            compat="override",
+            join="exact",
+            combine_attrs="drop",
+        )
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"the cells do not fit together ({reason}); delete them and run the same command again"
+        ) from error
 
 
 def table(data: xr.Dataset, rows: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
@@ -333,8 +345,9 @@ def table(data: xr.Dataset, rows: Sequence[str], names: Sequence[str]) -> pd.Dat
         array = data[name]
         across = [str(axis) for axis in array.dims if axis not in rows]
         array = array.expand_dims({a: data.sizes[a] for a in rows if a not in array.dims})
-        values = array.transpose(*rows, *across).values.reshape(count, -1)
-        for i, end in enumerate(endings(data, across)):
+        ends = endings(data, across)
+        values = array.transpose(*rows, *across).values.reshape(count, len(ends))
+        for i, end in enumerate(ends):
             columns[f"{name}{end}"] = values[:, i]
     return pd.DataFrame(columns)
 

@@ -30,8 +30,8 @@ class TableView:
         than these has a column for each of its labels.
     data
         Takes the result; returns the dataset, in which variables have their own names.
-    sort
-        Column by which it is sorted, the largest first.
+    sort, then
+        Column by which it is sorted, the largest first, and column that decides between equals.
     keep
         Takes the data frame; returns which rows the table has. All unless it is given.
     caption
@@ -50,6 +50,7 @@ class TableView:
     variables: Sequence[Variable]
     data: Callable[[Any], xr.Dataset]
     sort: str = ""
+    then: str = ""
     keep: Callable[[pd.DataFrame], Any] | None = None
     caption: str = ""
     most: int = 15
@@ -74,7 +75,7 @@ class TableView:
         if self.sort:
             first = any(v.last for v in self.variables if v.name == self.sort)
             frame = frame.sort_values(
-                self.sort,
+                [name for name in (self.sort, self.then) if name],
                 ascending=False,
                 kind="stable",
                 na_position="first" if first else "last",
