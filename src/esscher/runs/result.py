@@ -307,10 +307,12 @@ class HeadResult:
         InputError
             If such a study has no chart of single heads.
         """
-        for drawing in offered(self.result.drawings, self.result):
-            if drawing.heads and drawing.name != "explorer":
-                return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
-        raise InputError(f"a result of {self.result.study.name()} has no chart of single heads")
+        drawings = [d for d in offered(self.result.drawings, self.result) if d.heads]
+        if not drawings:
+            name = self.result.study.name()
+            raise InputError(f"a result of {name} has no chart of single heads")
+        drawing = min(drawings, key=lambda drawing: drawing.name == "explorer")
+        return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
 
     def __repr__(self) -> str:
         said = "; ".join(f"{name} {text}" for name, text in self.numbers().items())

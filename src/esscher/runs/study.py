@@ -266,7 +266,9 @@ class Study(ABC, Generic[S]):
         return {
             name: as_tree(value)
             for name, value in fields.items()
-            if name not in cls.changeable() and value not in (None, ()) and type(value) is not AtMost
+            if name not in cls.changeable()
+            and value not in (None, ())
+            and type(value) is not AtMost
         }
 
     @classmethod

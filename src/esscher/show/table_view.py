@@ -183,9 +183,7 @@ def print_tables(result: Any, console: PlainConsole, everything: bool = False) -
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
     shown_tables = [
-        t
-        for t in result.views
-        if any(v.terminal for v in t.variables) and (t.most or everything)
+        t for t in result.views if any(v.terminal for v in t.variables) and (t.most or everything)
     ]
     for entry in shown_tables:
         entry.print(result, console, everything)

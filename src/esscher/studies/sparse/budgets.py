@@ -44,9 +44,7 @@ def model_budgets(
     )
 
 
-def law_budgets(
-    tokens: int, names: Sequence[str], given: Sequence[int] | None
-) -> tuple[int, ...]:
+def law_budgets(tokens: int, names: Sequence[str], given: Sequence[int] | None) -> tuple[int, ...]:
     """Return budgets for a sequence of synthetic tokens."""
     if given is not None:
         return _given(given, tokens, names, ", or more tokens")
@@ -73,9 +71,7 @@ def _default(keys: int, share: float, names: Sequence[str]) -> tuple[tuple[int, 
     return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round())), needed
 
 
-def _given(
-    budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str
-) -> tuple[int, ...]:
+def _given(budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str) -> tuple[int, ...]:
     """Budgets that are given, if they lie below the keys that every query may see."""
     sizes = tuple(int(r) for r in as_sizes(budgets, "budgets"))
     if len(sizes) < 2:

@@ -120,9 +120,7 @@ def compare_patterns(
     data.ratio = [[estimate(ratio) for _, ratio in row] for row in versus]
     at = data.dataset["metric"].values.tolist().index("map")
     data.verdict = [
-        IS_BASELINE
-        if name == BASELINE
-        else judge(fit[at], pair[at][0], PATTERNS[name].is_exact)
+        IS_BASELINE if name == BASELINE else judge(fit[at], pair[at][0], PATTERNS[name].is_exact)
         for name, fit, pair in zip(names, fits, versus, strict=True)
     ]
     return data

@@ -133,9 +133,7 @@ def passage_cell(model: AnyModel, passage: Passage, settings: SparseSettings) ->
         return measure_passage(loaded, passage, settings)
 
 
-def measure_passage(
-    loaded: LoadedModel, passage: Passage, settings: SparseSettings
-) -> xr.Dataset:
+def measure_passage(loaded: LoadedModel, passage: Passage, settings: SparseSettings) -> xr.Dataset:
     """Errors of the heads of a model on one passage, mean over draws."""
     asking = choose_queries(passage, loaded.causal, settings.query_count, settings.seed)
     if not len(asking):

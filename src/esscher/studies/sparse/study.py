@@ -63,7 +63,6 @@ class SparseLawData(Data):
     exponent = var(
         "pattern metric bound",
         "exponent, map",
-        "d3",
         terminal="map",
         interval="digits",
         help="exponent of error ~ C r^-beta, errors divided by sqrt(1 - r/N)",
@@ -82,7 +81,6 @@ class SparseLawData(Data):
     difference = var(
         "pattern metric bound",
         "minus that of random",
-        "d3",
         terminal="- random",
         interval="digits",
         help="exponent of the map minus that of random selection, resampled together",
@@ -92,6 +90,7 @@ class SparseLawData(Data):
         "error / random",
         "s3",
         terminal="x random",
+        interval="range",
         help="map error over that of random selection, geometric mean over the budgets",
     )
     verdict = var("pattern", kind="U", terminal="verdict")

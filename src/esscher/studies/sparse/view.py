@@ -41,7 +41,7 @@ LAST = var(
     help="relative map error at the largest budget, 95% interval",
 )
 MEAN, COV = (
-    var("", f"exponent, {what}", "d3", name=f"exponent_{what}", terminal=what, interval="digits")
+    var("", f"exponent, {what}", name=f"exponent_{what}", terminal=what, interval="digits")
     for what in ("mean", "cov")
 )
 BEST = var(
@@ -179,7 +179,7 @@ def cards(result: Result) -> list[Card]:
     table = verdicts(result)
     exponent, (low, high) = _estimate(table["exponent"].sel(pattern=BASELINE))
     errors = table["last_error"].sel(bound="value")
-    best = errors["pattern"].values[int(errors.argmin())]
+    best = errors["pattern"].values[int(np.argmin(errors.values))]
     smallest, ends = _estimate(table["last_error"].sel(pattern=best))
     never, unknown = (int((table["verdict"] == verdict).sum()) for verdict in (NEVER, UNDECIDED))
     return [
