@@ -28,8 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
@@ -55,6 +53,7 @@ from esscher.runs.provenance import git_revision, versions
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from numpy.typing import NDArray
 
 
 CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
@@ -321,6 +320,8 @@ class Cell:
         InputError
             If there is none of that name.
         """
+        import numpy as np
+
         if name not in self._table:
             raise InputError(f"it has no column {name!r}")
         return np.asarray(self._table[name])

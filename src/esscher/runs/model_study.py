@@ -135,7 +135,7 @@ class ModelStudy(WithModel[S]):
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
 
-    def fitted(self, text: PassageSet, model: Outline, **values: int) -> S:
+    def fitted(self, text: PassageSet, model: Outline, **values: Any) -> S:
         """Return the settings with what a text has room for in the place of defaults.
 
         Raises

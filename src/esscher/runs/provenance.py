@@ -9,8 +9,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import numpy as np
-
 
 @cache
 def _installed(package: str) -> str | None:
@@ -36,7 +34,7 @@ def versions() -> dict[str, str | None]:
         kernel = "compiled"
     return {
         "esscher": __version__,
-        "numpy": np.__version__,
+        "numpy": _installed("numpy"),
         "torch": torch,
         "kernel": kernel,
         "python": platform.python_version(),
