@@ -254,10 +254,15 @@ def as_kind(values: Any, kind: Kind, name: str) -> NDArray[Any]:
     return array.astype(types[kind])
 
 
-def estimate(number: Estimate | Any) -> list[float]:
+def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[float]:
     """Return a number and the ends of its interval along ``bound``; NaN for what is not there."""
-    ends = (number.value, *number.interval)
-    return [float("nan") if x is None else float(x) for x in ends]
+    low, high = ends or (None, None)
+    return [float("nan") if x is None else float(x) for x in (value, low, high)]
+
+
+def estimate(number: Estimate | Any) -> list[float]:
+    """Return the same of a record."""
+    return bounds(number.value, number.interval)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:

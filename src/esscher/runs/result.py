@@ -276,8 +276,8 @@ class HeadResult:
 
     def numbers(self) -> dict[str, str]:
         """Return its numbers as the table of heads shows them, with their intervals."""
-        axes = {"layer", "head"}, {"layer", "key_head"}
-        view = next(view for view in self.result.views if set(view.rows) in axes)
+        rows = {"layer", "head"}, {"layer", "key_head"}
+        view = next(view for view in self.result.views if set(view.rows) in rows)
         frame = view.shown(self.result)
         axes = [axis for axis in ("head", "key_head") if axis in frame]
         row = frame[(frame["layer"] == str(self.layer)) & (frame[axes[0]] == str(self.head))]
@@ -383,7 +383,7 @@ def compare(first: Result[Any], second: Result[Any]) -> Comparison:
     for name in names:
         a, a_low, a_high = (both[f"{name}{end}"] for end in ("", "_low", "_high"))
         b, b_low, b_high = (both[f"{name}{end}_second"] for end in ("", "_low", "_high"))
-        numbers = {
+        numbers: dict[str, Any] = {
             "variable": name,
             "first": a,
             "second": b,

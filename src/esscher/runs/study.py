@@ -254,6 +254,13 @@ class Study(ABC, Generic[S]):
         }
         return replace(self, **values)
 
+    def settings_with(self, **values: Any) -> S:
+        """Return the settings: these values, and the options of the same names for all others."""
+        names = self.settings.__struct_fields__
+        options = {name: getattr(self, name) for name in names if name not in values}
+        settings: Any = self.settings(**values, **options)
+        return settings  # type: ignore[no-any-return]
+
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the settings on which no cell depends: a run is resumed with other values."""

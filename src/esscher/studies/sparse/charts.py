@@ -10,7 +10,6 @@ from altair.typing import ChartType
 
 from esscher.core.variables import table
 from esscher.engine.patterns import BASELINE
-from esscher.runs.result import Result
 from esscher.show.cells import ROW, picked_title
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points, sheet
 from esscher.show.content import Drawing
@@ -30,6 +29,7 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
+from esscher.studies.sparse.study import AnySparse
 from esscher.studies.sparse.view import CURVES, TABLES, subject
 
 WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (1, 2)
@@ -57,7 +57,7 @@ TARGET: dict[str, Any] = {"at": 0.1, "name": "10%"}
 HEADROOM = 2.0
 
 
-def patterns(result: Result) -> ChartType:
+def patterns(result: AnySparse) -> ChartType:
     """Draw errors against the budget, a panel per metric, and exponents with verdicts."""
     errors = records(result.table("curves"))
     panels = []
@@ -92,7 +92,7 @@ def _ends(rows: list[dict[str, Any]]) -> tuple[tuple[float, float], str]:
     return (0.7 * low, HEADROOM * tops[others[0]]), f" ({highest} begins at {tops[highest]:.3g})"
 
 
-def _exponents(result: Result) -> ChartType:
+def _exponents(result: AnySparse) -> ChartType:
     verdicts = result["verdict"].to_series()
     names = {n: n if n == BASELINE else f"{n}: {verdict}" for n, verdict in verdicts.items()}
     frame = table(result.data, ("pattern", "metric"), ["exponent", "law", "trusted"])
@@ -115,7 +115,7 @@ def _exponents(result: Result) -> ChartType:
     return panel(compare, marks, height=1.6 * ROW * len(names))
 
 
-def explorer(result: Result, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(result: AnySparse, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw the map errors of every head, and the curves of the one that is picked."""
     frame = TABLES[1].ordered(result)  # the head of largest error at random comes first
     names = result.data["pattern"].values.tolist()
@@ -146,7 +146,7 @@ def explorer(result: Result, heads: Sequence[tuple[int, int]] | None = None) -> 
 
 
 def _curves(
-    result: Result,
+    result: AnySparse,
     rows: list[dict[str, Any]],
     y: Axis,
     guide: Sequence[dict[str, Any]],
@@ -166,7 +166,7 @@ def _curves(
     return panel(*below, *marks, title=title)
 
 
-def _no_heads(result: Result) -> str | None:
+def _no_heads(result: AnySparse) -> str | None:
     return None if "head" in result.data.dims else "tokens of a law have no heads"
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.math.heads import WeightHead
+    from esscher.runs.result import Result
 
 #: Tokens of a passage, and passages, unless they are given.
 CONTEXT, PASSAGES = 2_048, 8
@@ -158,6 +159,9 @@ class SparseLawSettings(Record, frozen=True, kw_only=True):
         return {f"replicates-{start}": range(start, end) for start, end in pairwise(starts)}
 
 
+#: A result of either study.
+AnySparse: TypeAlias = "Result[SparseSettings] | Result[SparseLawSettings]"
+
 Patterns: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(max_length=64)], ...] | None,
     option("Patterns, such as window,topk (default: all); random is always measured."),
@@ -216,16 +220,13 @@ class SparseStudy(ModelStudy[SparseSettings]):
         context = AtMost.unless(self.context, model.context(self.context, CONTEXT))
         names = as_patterns(self.patterns or "all")
         budgets = model_budgets(model, context, names, self.budgets)
-        return SparseSettings(
+        return self.settings_with(
             patterns=names,
             budgets=(self.budgets or ()) if isinstance(context, AtMost) else budgets,
             context=context,
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
-            draws=self.draws,
-            query_count=self.query_count,
-            seed=self.seed,
         )
 
     def read(
@@ -313,21 +314,8 @@ class SparseLawStudy(Study[SparseLawSettings]):
         if self.spectrum is not None and len(self.spectrum) != dim:
             raise InputError(f"dim is {dim}, but spectrum has {len(self.spectrum)} values")
         names = as_patterns(self.patterns or "all")
-        settings = SparseLawSettings(
-            law=self.law,
-            horizon=self.horizon,
-            dim=dim,
-            spectrum=self.spectrum,
-            tau=self.tau,
-            df=self.df,
-            patterns=names,
-            budgets=law_budgets(self.tokens, names, self.budgets),
-            correlation=self.correlation,
-            tokens=self.tokens,
-            replicates=self.replicates,
-            query_count=self.query_count,
-            seed=self.seed,
-        )
+        budgets = law_budgets(self.tokens, names, self.budgets)
+        settings = self.settings_with(dim=dim, patterns=names, budgets=budgets)
         _ = settings.head  # says what is wrong with the law before any work is done
         return settings
 

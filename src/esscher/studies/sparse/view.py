@@ -9,11 +9,15 @@ from esscher.core.shown import between, counted, rates_said, shown
 from esscher.core.variables import var
 from esscher.engine.patterns import BASELINE
 from esscher.math.statistics.records import class_counts, rate_words
-from esscher.runs.result import Result
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.sparse.compare import FASTER, KEEPS, MARGIN, NEVER, SLOWER, UNDECIDED
-from esscher.studies.sparse.study import SparseData, SparseLawData, SparseLawSettings
+from esscher.studies.sparse.study import (
+    AnySparse,
+    SparseData,
+    SparseLawData,
+    SparseLawSettings,
+)
 
 TITLE = "Sparse attention patterns"
 #: Verdicts in the order of the headline, of one pattern and of several.
@@ -57,7 +61,7 @@ HEAD_ERROR = var("", "error", "s3", name="error", terminal="error,")
 HEAD_EXPONENT = var("", "exponent", name="exponent", page=False)
 
 
-def verdicts(result: Result) -> xr.Dataset:
+def verdicts(result: AnySparse) -> xr.Dataset:
     """Return the map of every pattern, and its exponents of mean and covariance."""
     data = result.data
     table = data.sel(metric="map", drop=True)
@@ -67,7 +71,7 @@ def verdicts(result: Result) -> xr.Dataset:
     return table
 
 
-def heads(result: Result) -> xr.Dataset:
+def heads(result: AnySparse) -> xr.Dataset:
     """Return the errors of every head at the largest budget, and its exponents."""
     data = SparseData(result.data)
     error = data.head_error.isel(budget=-1, drop=True)
@@ -120,7 +124,7 @@ CURVES = TableView(
 )
 
 
-def subject(result: Result) -> str:
+def subject(result: AnySparse) -> str:
     """Return what was measured, in a line."""
     setup, settings = result.setup, result.setup.settings
     if not isinstance(settings, SparseLawSettings):
@@ -140,7 +144,7 @@ def subject(result: Result) -> str:
     )
 
 
-def headline(result: Result) -> str:
+def headline(result: AnySparse) -> str:
     """Return the answer in a few sentences."""
     exponent, ends = _estimate(verdicts(result)["exponent"].sel(pattern=BASELINE))
     sentences = [
@@ -160,12 +164,13 @@ def headline(result: Result) -> str:
         )
     if "head" in result.data.dims:
         random = heads(result)["random"].sel(bound=["low", "high"])
-        counts = class_counts(random.transpose(..., "bound").values.reshape(-1, 2).tolist())
+        intervals = random.transpose(..., "bound").values.reshape(-1, 2)
+        counts = class_counts((low, high) for low, high in intervals)
         sentences.append(f"With random keys the error falls {rates_said(counts, 'head')}.")
     return " ".join(sentences)
 
 
-def notes(result: Result) -> list[str]:
+def notes(result: AnySparse) -> list[str]:
     """Return what is said below the tables of a terminal."""
     first, *_, last = result.data["budget"].values
     return [
@@ -174,7 +179,7 @@ def notes(result: Result) -> list[str]:
     ]
 
 
-def cards(result: Result) -> list[Card]:
+def cards(result: AnySparse) -> list[Card]:
     """Return the numbers that matter."""
     table = verdicts(result)
     exponent, (low, high) = _estimate(table["exponent"].sel(pattern=BASELINE))
