@@ -63,7 +63,7 @@ def norms() -> Norms:
         (lambda d: d.assign(count=("layer", [1.0, 2.0])), "count is of type float64; it must be"),
         (lambda d: d.transpose("head", ...), "norm has axes"),
         (lambda d: d.assign(norm=d["norm"] * float("inf")), "norm holds an infinite number"),
-        (lambda d: d.drop_vars("layer"), "the labels of 'layer', along norm, must be whole"),
+        (lambda d: d.drop_vars("layer"), "the labels of 'layer', along count, must be whole"),
         (lambda d: d.assign_coords(layer=[0, 0]), "the labels of 'layer' are not distinct"),
         (lambda d: d.isel(bound=[0, 2, 1]), "the labels of 'bound' must be value, low, high"),
         (lambda d: d.assign_coords(unit=("layer", [1, 2])), "it has labels 'unit', which are not"),

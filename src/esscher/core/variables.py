@@ -288,7 +288,7 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         if coordinate.dims != (axis,):
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
-        labels = data.coords[axis] if axis in data.coords else None
+        labels = data.variables.get(axis)
         if labels is None or labels.dtype.kind != AXES[axis][0]:
             kind_ = KINDS[AXES[axis][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
