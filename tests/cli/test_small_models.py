@@ -72,7 +72,7 @@ REQUESTS = {
     "probe": lambda model, context: ProbeStudy("tiny", mode="context", context=context).fill(model),
     "sparse": lambda model, context: SparseStudy("tiny", context=context).fill(model),
     "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).fill(model),
-    "context": lambda model, context: ContextStudy("m", context=context).fill(model),
+    "context": lambda model, context: ContextStudy("m", context=context).resolve(model),
 }
 
 

@@ -40,7 +40,8 @@ def test_a_text_shorter_than_a_passage(name, tmp_path):
     run = getattr(esscher, name)
     found = [run(model(), text(600), out=tmp_path / "run", **options) for _ in range(2)]
     for one in found:  # the second is read from the directory
-        assert {option: getattr(one.study, option) for option in left} == left
+        settings = one.setup.settings if hasattr(one, "setup") else one.study
+        assert {option: getattr(settings, option) for option in left} == left
     with pytest.raises(InputError, match="has only 12 tokens"):
         run(model(), text(12), **options)
 

@@ -40,6 +40,7 @@ AXES: dict[str, tuple[Kind, str]] = {
     "head": ("i", "head"),
     "key_head": ("i", "key head"),
     "passage": ("i", "passage"),
+    "context": ("i", "tokens of context"),
     "group": ("U", ""),
     "subset": ("U", "tokens"),
     "part": ("U", "part of the text"),

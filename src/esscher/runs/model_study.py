@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from esscher.core.codec import Record
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from esscher.engine.models.choice import AnyModel, ModelLike
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
+    from esscher.engine.text.packing import PassageSet
 else:  # types of options are evaluated, and these need torch
     ModelLike = TextSource = Any
 
@@ -133,3 +134,17 @@ class ModelStudy(WithModel[S]):
     def check_texts(self) -> None:
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
+
+    def fitted(self, text: PassageSet, model: Outline, **values: Any) -> S:
+        """Return the settings with what a text has room for in the place of defaults.
+
+        Raises
+        ------
+        InputError
+            If that is too little for what is asked for.
+        """
+        try:
+            return replace(self, **values).resolve(model)
+        except InputError as error:
+            length = f"{text.source!r} has only {text.text_tokens} tokens"
+            raise InputError(f"{length}: {error}") from error

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
-
 import numpy as np
-import pandas as pd
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.options import AtMost
@@ -19,68 +15,66 @@ from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage, first_passages
 from esscher.runs.executors import Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.context.study import ContextStudy, PassageCell
+from esscher.runs.study import OneBatch, Setup
+from esscher.studies.context.study import ContextSettings, ContextStudy, PassageChanges
 
 #: First tokens that are always seen.
 SINKS = 4
 
 
-def read_text(study: ContextStudy, loaded: LoadedModel, model: AnyModel) -> ContextWork:
+def read_text(
+    study: ContextStudy, settings: ContextSettings, loaded: LoadedModel, model: AnyModel
+) -> OneBatch:
     """Take passages from the beginning of the text."""
-    text = first_passages(loaded, study.text, study.passages, study.length, study.column)
-    queries = int(study.query_count)
-    if text.context < study.length and isinstance(study.query_count, AtMost):
+    length = settings.length
+    text = first_passages(loaded, study.text, settings.passages, length, study.column)
+    queries = int(settings.query_count)
+    if text.context < length and isinstance(settings.query_count, AtMost):
         queries = min(queries, max(1, text.context // 4))
-    study = study.fitted(
+    settings = study.fitted(
         text,
         loaded.outline,
         context=text.context - queries + 1,
         query_count=queries,
         passages=len(text),
     )
-    study = replace(study, model=loaded.record, text=text.record)
-    return ContextWork(study, model, text.passages)
+    setup = Setup(settings, {"model": loaded.record, "text": text.record})
+    tasks = {
+        name: Task(name, measure_passage, (model, passage, number, settings))
+        for number, (name, passage) in enumerate(
+            zip(study.cells(setup), text.passages, strict=True)
+        )
+    }
+    return OneBatch(setup, tasks)
 
 
-@dataclass(frozen=True, eq=False)
-class ContextWork:
-    """Context lengths, ready to be measured: see :class:`esscher.runs.old_study.Work`."""
-
-    study: ContextStudy
-    model: AnyModel
-    passages: tuple[Passage, ...]
-
-    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
-        """Yield all passages."""
-        lengths, queries = self.study.lengths, self.study.query_count
-        yield {
-            name: Task(name, _passage_cell, (self.model, passage, queries, lengths))
-            for name, passage in zip(self.study.cells(), self.passages, strict=True)
-        }
-
-
-def _passage_cell(
-    model: AnyModel, passage: Passage, queries: int, lengths: NDArray[np.int64]
-) -> Cell:
-    rows: list[dict[str, Any]] = []
-    norms: list[tuple[float, ...]] = []
-    windows: list[int | None] = []
+def measure_passage(
+    model: AnyModel, passage: Passage, number: int, settings: ContextSettings
+) -> xr.Dataset:
+    """Measure the changes of every head on one passage."""
+    lengths = np.array(settings.lengths)
+    changes: list[Array] = []
+    norms: list[Array] = []
+    windows: list[float] = []
 
     def sink(passage: Passage, capture: LayerInputs) -> None:
         with torch.inference_mode():
-            changes, norm = layer_changes(capture, queries, lengths)
-        norms.append(tuple(norm.tolist()))
-        windows.append(capture.window)
-        for head, change in enumerate(changes):
-            rows.extend(
-                {"layer": capture.layer, "head": head, "length": int(n), "square": float(c)}
-                for n, c in zip(lengths[:-1], change, strict=True)
-            )
+            change, norm = layer_changes(capture, settings.query_count, lengths)
+        changes.append(change)
+        norms.append(norm)
+        windows.append(np.nan if capture.window is None else capture.window)
 
     with opened_model(model) as loaded:
         visit_passages(loaded, [passage], sink)
-    return Cell(PassageCell(norms=tuple(norms), windows=tuple(windows)), pd.DataFrame(rows))
+        shape = loaded.shape
+    data = PassageChanges.new(
+        passage=[number],
+        layer=range(shape.layers),
+        head=range(shape.heads),
+        context=lengths[:-1],
+    )
+    data.square, data.norm, data.window = [changes], [norms], windows
+    return data.dataset
 
 
 def layer_changes(
