@@ -299,10 +299,12 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         if coordinate.dims != (axis,):
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
-        labels = data.coords.get(axis)
+        labels = data.variables.get(axis)
         if labels is None or labels.dtype.kind != AXES[axis][0]:
             kind_ = KINDS[AXES[axis][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
+        if len(np.unique(labels.values)) < labels.size:
+            raise InputError(f"{place}: the labels of {axis!r} are not distinct")
         if axis == BOUND and tuple(labels.values) != BOUNDS:
             raise InputError(f"{place}: the labels of {BOUND!r} must be {', '.join(BOUNDS)}")
     return data
