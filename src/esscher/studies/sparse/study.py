@@ -12,10 +12,9 @@ from msgspec import Meta
 from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost, Seed, SomeHeads, SomeLayers, option
-from esscher.core.validation import as_indices, check_memory
+from esscher.core.validation import STANDARD_LAWS, as_indices, check_memory
 from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
-from esscher.math.laws import STANDARD_LAWS
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
 from esscher.runs.study import OneBatch, Setup, Study
