@@ -23,7 +23,6 @@ from tests.engine.cache.inputs import layer_inputs
 from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
 from tests.engine.models.tiny import tiny_model
 
-
 #: A limit that nothing reaches.
 FAR = 1e30
 
