@@ -183,6 +183,11 @@ class Data:
         return cls(xr.Dataset(coords=coordinates))
 
     @classmethod
+    def like(cls, other: Data, *axes: str) -> Self:
+        """Return a dataset without variables, whose axes have the labels of another one."""
+        return cls.new(**{axis: other.dataset[axis].values for axis in axes})
+
+    @classmethod
     def variables(cls, lead: Sequence[str] = (), prefix: str = "") -> tuple[Variable, ...]:
         """Return all variables that are declared, those of groups included."""
         declared: dict[str, Variable] = {}

@@ -112,7 +112,10 @@ class Result(Generic[S]):
     @property
     def subject(self) -> str:
         """What was measured, in a line."""
-        return str(self.view.subject(self)) if self.cells else self.study.subject(self.setup)
+        subject = getattr(self.view, "subject", None)
+        if self.cells and subject is not None:
+            return str(subject(self))
+        return self.study.subject(self.setup)
 
     @property
     def view(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.shown import between, counted, shown
@@ -29,7 +30,8 @@ class TableView:
         Axes whose labels make the rows, and what is listed for each. A variable along another axis
         than these has a column for each of its labels.
     data
-        Takes the result; returns the dataset, in which variables have their own names.
+        Takes the result; returns the dataset, in which variables have their own names. That of the
+        result unless it is given.
     sort, then
         Column by which it is sorted, the largest first, and column that decides between equals.
     keep
@@ -48,7 +50,7 @@ class TableView:
     title: str
     rows: tuple[str, ...]
     variables: Sequence[Variable]
-    data: Callable[[Any], xr.Dataset]
+    data: Callable[[Any], xr.Dataset] = attrgetter("data")
     sort: str = ""
     then: str = ""
     keep: Callable[[pd.DataFrame], Any] | None = None
