@@ -43,7 +43,7 @@ def test_errors_are_those_of_attention_over_the_chosen_keys(name) -> None:
         draws=2,
         seed=5,
     )
-    cell = measure_passage(loaded, passage, study.resolve(loaded.outline))
+    cell = measure_passage(loaded, passage, study.resolve(loaded.outline)).dataset
     errors = cell["error"].isel(layer=0, replicate=0).values
     asking = choose_queries(passage, loaded.causal, 6, 5)
     captured = []

@@ -26,12 +26,6 @@ class Means(Record, frozen=True, kw_only=True):
     standard_error: Numbers
     interval: tuple[Interval | None, ...]
 
-    @property
-    def bounds(self) -> Array:
-        """Value, low and high of every size, [size, 3]; NaN for an end that is not known."""
-        ends = [(np.nan, np.nan) if each is None else each for each in self.interval]
-        return np.column_stack([self.mean, np.reshape(ends, (-1, 2))])
-
 
 def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
     """Mean, standard error and Student's interval of every size.

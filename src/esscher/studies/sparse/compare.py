@@ -27,7 +27,7 @@ from esscher.core.validation import Array
 from esscher.core.variables import bounds, estimate, joined
 from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import mean_and_interval
+from esscher.math.statistics.intervals import mean_bounds
 from esscher.math.statistics.records import finite
 from esscher.studies.sparse.study import LawErrors, PassageErrors, SparseData, SparseLawData
 
@@ -98,7 +98,7 @@ def compare_patterns(
     data.norm = np.mean([float(cell["norm"]) for cell in cells])
     data.visible = np.mean([float(cell["visible"]) for cell in cells])
     data.replicate_error = errors
-    data.error = [[mean_and_interval(e).bounds for e in of_pattern] for of_pattern in errors]
+    data.error = [[mean_bounds(e) for e in of_pattern] for of_pattern in errors]
     factor, random = _factor(data), errors[names.index(BASELINE)]
     fits = [
         [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in of_pattern]
@@ -186,6 +186,4 @@ def head_exponents(errors: Array, budgets: Array) -> Array:
     """
     x = np.log(budgets) - np.log(budgets).mean()
     slopes = -(np.log(np.maximum(errors, SMALLEST)) @ x) / (x @ x)
-    return np.array(
-        [[mean_and_interval(head[:, None]).bounds[0] for head in pattern] for pattern in slopes]
-    )
+    return np.array([[mean_bounds(head) for head in pattern] for pattern in slopes])

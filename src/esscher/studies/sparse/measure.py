@@ -21,13 +21,12 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.patterns import PATTERNS, View
 from esscher.engine.sampled.sizes import METRICS, PREFIX
 from esscher.engine.text.collect import visit_passages
-from esscher.engine.text.packing import Passage, first_passages
+from esscher.engine.text.packing import Passage
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
 from esscher.runs.executors import CellExecutor, Task
@@ -37,7 +36,6 @@ from esscher.studies.sparse.study import (
     PassageErrors,
     SparseLawSettings,
     SparseSettings,
-    SparseStudy,
 )
 
 
@@ -113,27 +111,9 @@ def choose_queries(passage: Passage, causal: bool, count: int, seed: int) -> NDA
     return query_positions(inside[~passage.is_delimiter[inside]], count, rng)
 
 
-def read_text(
-    study: SparseStudy, settings: SparseSettings, loaded: LoadedModel, model: AnyModel
-) -> OneBatch:
-    """Cut the text into passages, each of which is a task."""
-    text = first_passages(loaded, study.text, settings.passages, settings.context, study.column)
-    settings = study.fitted(text, loaded.outline, context=text.context, passages=len(text))
-    setup = Setup(settings, {"model": loaded.record, "text": text.record})
-    tasks = {
-        name: Task(name, passage_cell, (model, passage, settings))
-        for name, passage in zip(study.cells(setup), text, strict=True)
-    }
-    return OneBatch(setup, tasks)
-
-
-def passage_cell(model: AnyModel, passage: Passage, settings: SparseSettings) -> xr.Dataset:
-    """Errors on one passage, of a model as tasks take it."""
-    with opened_model(model) as loaded:
-        return measure_passage(loaded, passage, settings)
-
-
-def measure_passage(loaded: LoadedModel, passage: Passage, settings: SparseSettings) -> xr.Dataset:
+def measure_passage(
+    loaded: LoadedModel, passage: Passage, settings: SparseSettings
+) -> PassageErrors:
     """Errors of the heads of a model on one passage, mean over draws."""
     asking = choose_queries(passage, loaded.causal, settings.query_count, settings.seed)
     if not len(asking):
@@ -194,7 +174,7 @@ def measure_passage(loaded: LoadedModel, passage: Passage, settings: SparseSetti
     data.error = np.stack(errors, axis=2)[:, :, :, :, None]
     data.norm = np.concatenate(norms).mean()
     data.visible = np.mean(visible)
-    return data.dataset
+    return data
 
 
 # Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each.

@@ -16,14 +16,14 @@ from esscher.core.validation import STANDARD_LAWS, as_indices, check_memory
 from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
 from esscher.runs.executors import CellExecutor
-from esscher.runs.model_study import ModelStudy
+from esscher.runs.model_study import PassageStudy
 from esscher.runs.study import OneBatch, Setup, Study
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
+    from esscher.engine.text.packing import Passage
     from esscher.math.heads import WeightHead
     from esscher.runs.result import Result
 
@@ -177,7 +177,7 @@ QueryCount: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseStudy(ModelStudy[SparseSettings]):
+class SparseStudy(PassageStudy[SparseSettings]):
     """Compare sparse attention with dense attention in a model.
 
     For every head: how the error of its output falls as queries attend to more keys. Patterns:
@@ -188,7 +188,6 @@ class SparseStudy(ModelStudy[SparseSettings]):
     settings, data, cell = SparseSettings, SparseData, PassageErrors
     asks = "Which sparse patterns come close to dense attention?"
     next_step = "esscher plan MODEL --check TEXT --budget 0.25"
-    unit = "passages"
     examples = (
         "esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse",
         "esscher sparse demo:minilm --layers 0-2 --budgets 16:128:4 --figure sparse.png",
@@ -228,22 +227,14 @@ class SparseStudy(ModelStudy[SparseSettings]):
             heads=as_indices(self.heads, model.shape.heads, "heads"),
         )
 
-    def read(
-        self,
-        settings: SparseSettings,
-        loaded: LoadedModel,
-        model: AnyModel,
-        executor: CellExecutor,
-    ) -> OneBatch:
-        """Cut the text into passages."""
-        from esscher.studies.sparse.measure import read_text
-
-        return read_text(self, settings, loaded, model)
-
     @staticmethod
-    def cells(setup: Setup[SparseSettings]) -> list[str]:
-        """One cell per passage."""
-        return [f"passage-{number}" for number in range(setup.settings.passages)]
+    def measure(
+        setup: Setup[SparseSettings], loaded: LoadedModel, passage: Passage
+    ) -> PassageErrors:
+        """Errors of the heads on one passage."""
+        from esscher.studies.sparse.measure import measure_passage
+
+        return measure_passage(loaded, passage, setup.settings)
 
     @staticmethod
     def combine(setup: Setup[SparseSettings], cells: Mapping[str, xr.Dataset]) -> SparseLawData:

@@ -111,7 +111,6 @@ TABLES = (
         "Errors by budget",
         ("pattern", "metric", "budget"),
         (SparseLawData.error,),
-        lambda result: result.data,
         page=False,
     ),
 )
@@ -120,7 +119,6 @@ CURVES = TableView(
     "Map errors of heads by budget",
     ("layer", "head", "pattern", "budget"),
     (SparseData.head_error,),
-    lambda result: result.data,
 )
 
 
