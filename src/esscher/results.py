@@ -5,7 +5,6 @@ from esscher.studies.deep import Deep
 from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan, PlanResult
 from esscher.studies.probe import Probe
-from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 
 __all__ = [
@@ -15,6 +14,5 @@ __all__ = [
     "PlanResult",
     "Probe",
     "Result",
-    "Sparse",
     "Sweep",
 ]

@@ -165,7 +165,7 @@ def _context() -> Any:
     number = np.arange(12.0).reshape(3, 4)
     length = np.multiply.outer(40.0 + 12 * number, (1.0, 0.9, 1.2))
     rest = np.multiply.outer(1 / (1 + number / 12), 0.4 / 2.0 ** np.arange(4))
-    length[1, 1], rest[1, 1] = (np.nan, 700.0, 1024.0), np.nan
+    length[1, 1] = np.nan, 700.0, 1024.0
     length[1, 3] = 900.0, 300.0, 1024.0
     data.length, data.rest = length, rest
     data.change = np.tile((0.2, 0.1, 0.05, np.nan), (3, 4, 1))

@@ -51,11 +51,15 @@ AXES: dict[str, tuple[Kind, str]] = {
     "rank": ("i", "rank"),
     "query": ("i", "query head of the group"),
     "selection": ("U", "selection"),
-    "budget": ("i", "tokens kept"),
     "configuration": ("U", ""),
     "task": ("U", "task"),
     "item": ("i", "item"),
     "haystack": ("U", "hidden in"),
+    "metric": ("U", "error of"),
+    "pattern": ("U", "pattern"),
+    "budget": ("i", "keys r"),
+    "size": ("i", "n"),
+    "replicate": ("i", "replicate"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -186,6 +190,11 @@ class Data:
         return cls(xr.Dataset(coords=coordinates))
 
     @classmethod
+    def like(cls, other: Data, *axes: str) -> Self:
+        """Return a dataset without variables, whose axes have the labels of another one."""
+        return cls.new(**{axis: other.dataset[axis].values for axis in axes})
+
+    @classmethod
     def variables(cls, lead: Sequence[str] = (), prefix: str = "") -> tuple[Variable, ...]:
         """Return all variables that are declared, those of groups included."""
         declared: dict[str, Variable] = {}
@@ -271,10 +280,15 @@ def as_kind(values: Any, kind: Kind, name: str) -> NDArray[Any]:
     return array.astype(types[kind])
 
 
-def estimate(number: Estimate | Any) -> list[float]:
+def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[float]:
     """Return a number and the ends of its interval along ``bound``; NaN for what is not there."""
-    ends = (number.value, *number.interval)
-    return [float("nan") if x is None else float(x) for x in ends]
+    low, high = ends or (None, None)
+    return [float("nan") if x is None else float(x) for x in (value, low, high)]
+
+
+def estimate(number: Estimate | Any) -> list[float]:
+    """Return the same of a record."""
+    return bounds(number.value, number.interval)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
@@ -311,10 +325,12 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         if coordinate.dims != (axis,):
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
-        labels = data.coords.get(axis)
+        labels = data.variables.get(axis)
         if labels is None or labels.dtype.kind != AXES[axis][0]:
             kind_ = KINDS[AXES[axis][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
+        if len(np.unique(labels.values)) < labels.size:
+            raise InputError(f"{place}: the labels of {axis!r} are not distinct")
         if axis == BOUND and tuple(labels.values) != BOUNDS:
             raise InputError(f"{place}: the labels of {BOUND!r} must be {', '.join(BOUNDS)}")
     return data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.shown import between, counted, shown, with_interval
@@ -29,7 +30,8 @@ class TableView:
         Axes whose labels make the rows, and what is listed for each. A variable along another axis
         than these has a column for each of its labels.
     data
-        Takes the result; returns the dataset, in which variables have their own names.
+        Takes the result; returns the dataset, in which variables have their own names. That of the
+        result unless it is given.
     sort, then
         Column by which it is sorted, the largest first, and column that decides between equals.
     keep
@@ -37,7 +39,7 @@ class TableView:
     caption
         Below it on a page.
     most
-        Rows that a terminal shows unless all are asked for.
+        Rows that a terminal shows unless all are asked for; 0 for none, not even the headings.
     least
         Headings that go first where a terminal is narrow.
     page
@@ -48,7 +50,7 @@ class TableView:
     title: str
     rows: tuple[str, ...]
     variables: Sequence[Variable]
-    data: Callable[[Any], xr.Dataset]
+    data: Callable[[Any], xr.Dataset] = attrgetter("data")
     sort: str = ""
     then: str = ""
     keep: Callable[[pd.DataFrame], Any] | None = None
@@ -177,8 +179,7 @@ def summary(result: Any, run: str) -> Summary:
     """Return what a report says about a result besides its headline and its charts."""
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
-    tables = [entry.content(result, run) for entry in view.TABLES if entry.page]
-    tables = [entry for entry in tables if next(iter(entry.data.values()))]
+    tables = [entry.content(result, run) for entry in result.views if entry.page]
     return Summary(view.TITLE, result.subject, cards, tables)
 
 
@@ -186,7 +187,7 @@ def print_tables(result: Any, console: PlainConsole, everything: bool = False) -
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
     shown_tables = [
-        t for t in view.TABLES if any(v.terminal for v in t.variables) and len(t.frame(result))
+        t for t in result.views if any(v.terminal for v in t.variables) and (t.most or everything)
     ]
     for entry in shown_tables:
         entry.print(result, console, everything)

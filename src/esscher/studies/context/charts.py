@@ -46,8 +46,8 @@ BEYOND = 10.0
 FARTHER = "→"
 BAND = "band: shares by the ends of the heads' 95% intervals"
 MEASURED = Series("line", ("measured", "extrapolated"))
-#: Kinds of lines of single heads, in the order of the legend.
-SUM, EXTRAPOLATED, DOUBLING = KINDS = ("still to come", "extrapolated", "change at a doubling")
+#: Lines of single heads.
+RESTS = Series("line", ("still to come", "extrapolated"))
 #: Curves of the head that is picked, by the variable that each shows.
 CURVE = {
     "change": "output changes when L is doubled",
@@ -137,8 +137,7 @@ def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> C
         at = np.unique(np.linspace(0, len(there) - 1, min(SHOWN, len(there))).astype(int))
         heads = [there[i] for i in at]
     check_heads(heads, there)
-    tolerance, longest = result.setup.settings.tolerance, result.setup.settings.context
-    changes = _curves(result)
+    tolerance, changes = result.setup.settings.tolerance, _curves(result)
     rows: list[dict[str, Any]] = []
     done: list[dict[str, Any]] = []
     for layer, head in heads:
@@ -147,29 +146,19 @@ def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> C
         length, extrapolated = number["length"], number["extrapolated"]
         used = number["note"] if length is None else f"{length:,.0f}"
         name = f"head {layer}.{head}: {used}{' (extrapolated)' if extrapolated else ''}"
-        # changes that do not fall have no sum; they are known
-        summed = any(row["rest"] is not None for row in curve)
-        line, shown = (SUM, "rest") if summed else (DOUBLING, "change")
-        rows += [
-            {"head": name, "line": line, "context": row["context"], "rest": row[shown]}
-            for row in curve
-        ]
+        rows += [row | {"head": name, "line": RESTS.names[0]} for row in curve]
         if length is not None:
-            end = {"head": name, "context": length, "rest": tolerance}
-            done.append(end)
-            if extrapolated and summed:
-                start = {"head": name, "context": longest, "rest": curve[-1]["rest"]}
-                rows += [place | {"line": EXTRAPOLATED} for place in (start, end)]
-    names = list(dict.fromkeys(row["head"] for row in rows))
-    kinds = [kind for kind in KINDS if kind in {row["line"] for row in rows}]
+            done.append({"head": name, "context": length, "rest": tolerance})
+        if extrapolated:
+            rows += [row | {"head": name, "line": RESTS.names[1]} for row in (curve[-1], done[-1])]
     x = _along([*result.data["context"].values.tolist(), *(row["context"] for row in rows)])
     rests = [tolerance, *(row["rest"] for row in rows)]
     y = Axis("rest", "relative change still to come", log=True, limits=limits(rests, log=True))
-    series = Series("head", names)
+    series = Series("head", list(dict.fromkeys(row["head"] for row in rows)))
     chart = panel(
         guides([_tolerance(result)], x, y, turned=True),
-        lines(rows, x, y, series, dashes=Series("line", kinds)),
-        points([row for row in rows if row["line"] != EXTRAPOLATED], x, y, series),
+        lines(rows, x, y, series, dashes=RESTS),
+        points([row for row in rows if row["line"] == RESTS.names[0]], x, y, series),
         ticks(done, x, y, series),
         height=150.0,
     )

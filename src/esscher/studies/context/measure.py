@@ -7,45 +7,15 @@ import torch
 import xarray as xr
 from numpy.typing import NDArray
 
-from esscher.core.options import AtMost
 from esscher.core.validation import Array
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
-from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.collect import visit_passages
-from esscher.engine.text.packing import Passage, first_passages
-from esscher.runs.executors import Task
-from esscher.runs.study import OneBatch, Setup
-from esscher.studies.context.study import ContextSettings, ContextStudy, PassageChanges
+from esscher.engine.text.packing import Passage
+from esscher.studies.context.study import ContextSettings, PassageChanges
 
 #: First tokens that are always seen.
 SINKS = 4
-
-
-def read_text(
-    study: ContextStudy, settings: ContextSettings, loaded: LoadedModel, model: AnyModel
-) -> OneBatch:
-    """Take passages from the beginning of the text."""
-    length = settings.length
-    text = first_passages(loaded, study.text, settings.passages, length, study.column)
-    queries = int(settings.query_count)
-    if text.context < length and isinstance(settings.query_count, AtMost):
-        queries = min(queries, max(1, text.context // 4))
-    settings = study.fitted(
-        text,
-        loaded.outline,
-        context=text.context - queries + 1,
-        query_count=queries,
-        passages=len(text),
-    )
-    setup = Setup(settings, {"model": loaded.record, "text": text.record})
-    tasks = {
-        name: Task(name, measure_passage, (model, passage, number, settings))
-        for number, (name, passage) in enumerate(
-            zip(study.cells(setup), text.passages, strict=True)
-        )
-    }
-    return OneBatch(setup, tasks)
 
 
 def measure_passage(

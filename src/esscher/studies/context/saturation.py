@@ -45,8 +45,6 @@ SMALLEST = 1e-12
 RANGE = (float(np.log(SMALLEST)), float(np.log(100.0)))
 #: Resampled sets of passages behind an interval.
 RESAMPLES = 400
-#: An extrapolation beyond this multiple of the longest context says nothing (without a limit).
-FARTHEST = 1e4
 
 
 def combine(setup: Setup[ContextSettings], cells: Sequence[xr.Dataset]) -> ContextData:
@@ -102,8 +100,7 @@ class Saturation:
     exponent
         b of c(L) ~ L^-b over the last doublings; NaN with fewer than two.
     rest
-        What is still to come at every length, as far as it is measured and by the fitted tail;
-        infinite where it has no sum.
+        What is still to come at every length, as far as it is measured and by the fitted tail.
     """
 
     length: float
@@ -118,7 +115,7 @@ def saturation(
     lengths: NDArray[np.int64],
     tolerance: float,
     seed: int,
-    limit: float = np.inf,
+    limit: float,
 ) -> Saturation:
     """Where one head stops gaining, with an interval from resampled passages.
 
@@ -181,13 +178,11 @@ def _solve(
         exponent = float(-(x @ np.log(np.maximum(relative[below], SMALLEST))) / (x @ x))
     b = max(exponent, 0.0) if np.isfinite(exponent) else 0.0
     ratio = 2.0**-b
-    # c(longest) + c(2 longest) + ... up to the limit; infinite if it has no sum
-    tail = 0.0
-    if limit > longest and last > 0:
-        if ratio == 1.0:
-            tail = float(last * np.log2(limit / longest))
-        else:
-            tail = float(last * ratio * (1 - (limit / longest) ** -b) / (1 - ratio))
+    tail = 0.0  # c(longest) + c(2 longest) + ... up to the limit
+    if limit > longest and b == 0:
+        tail = float(last * np.log2(limit / longest))
+    elif limit > longest:
+        tail = float(last * ratio * (1 - (limit / longest) ** -b) / (1 - ratio))
     rest = np.append(np.cumsum(relative[::-1])[::-1], 0.0) + tail
 
     within = np.flatnonzero(rest <= tolerance)
@@ -203,13 +198,9 @@ def _solve(
         return float(lengths[i - 1] * (upper / lengths[i - 1]) ** share), exponent, rest
     if last <= tolerance:
         return min(longest, limit), exponent, rest
-    if ratio == 1.0:
+    if b == 0:
         return np.inf, exponent, rest
-    if np.isfinite(limit):
-        # with u = L/limit the sum from L on is c(limit) (u^-b - 1)/(1 - r)
-        at_limit = last * (2 * limit / longest) ** -b
-        log_share = -np.log1p(tolerance * (1 - ratio) / at_limit) / b
-        return float(limit * np.exp(log_share)), exponent, rest
-    log_factor = np.log(tail / tolerance) / b
-    far = float(longest * np.exp(log_factor)) if log_factor < np.log(FARTHEST) else np.inf
-    return far, exponent, rest
+    # with u = L/limit the sum from L on is c(limit) (u^-b - 1)/(1 - r)
+    at_limit = last * (2 * limit / longest) ** -b
+    log_share = -np.log1p(tolerance * (1 - ratio) / at_limit) / b
+    return float(limit * np.exp(log_share)), exponent, rest

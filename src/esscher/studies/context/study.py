@@ -16,9 +16,9 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost, Seed, option
 from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
-from esscher.runs.executors import CellExecutor
+from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import Setup, Work
+from esscher.runs.study import OneBatch, Setup
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,13 +88,10 @@ class ContextSettings(Record, frozen=True, kw_only=True):
 
     @property
     def lengths(self) -> list[int]:
-        """Context lengths that are tried."""
-        return doublings(self.context, min(SHORTEST, self.context // DOUBLINGS))
-
-
-def doublings(longest: int, shortest: int = SHORTEST) -> list[int]:
-    """Return context lengths that end at the longest and halve down to the shortest."""
-    return [longest >> k for k in reversed(range(int(math.log2(longest / shortest)) + 1))]
+        """Context lengths that are tried: the longest, halved down to the shortest."""
+        shortest = min(SHORTEST, self.context // DOUBLINGS)
+        count = int(math.log2(self.context / shortest)) + 1
+        return [self.context >> k for k in reversed(range(count))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +165,28 @@ class ContextStudy(ModelStudy[ContextSettings]):
         loaded: LoadedModel,
         model: AnyModel,
         executor: CellExecutor,
-    ) -> Work:
+    ) -> OneBatch:
         """Take passages from the beginning of the text."""
-        from esscher.studies.context.measure import read_text  # brings torch
+        from esscher.engine.text.packing import first_passages
+        from esscher.studies.context.measure import measure_passage
 
-        return read_text(self, settings, loaded, model)
+        text = first_passages(loaded, self.text, settings.passages, settings.length, self.column)
+        queries = int(settings.query_count)
+        if text.context < settings.length and isinstance(settings.query_count, AtMost):
+            queries = min(queries, max(1, text.context // 4))
+        settings = self.fitted(
+            text,
+            loaded.outline,
+            context=text.context - queries + 1,
+            query_count=queries,
+            passages=len(text),
+        )
+        setup = Setup(settings, {"model": loaded.record, "text": text.record})
+        tasks = {
+            name: Task(name, measure_passage, (model, passage, number, settings))
+            for number, (name, passage) in enumerate(zip(self.cells(setup), text, strict=True))
+        }
+        return OneBatch(setup, tasks)
 
     @staticmethod
     def cells(setup: Setup[ContextSettings]) -> list[str]:

@@ -124,13 +124,11 @@ def headline(result: Result[ContextSettings]) -> str:
 def cards(result: Result[ContextSettings]) -> list[Card]:
     """Return the numbers that matter."""
     frame, longest = result.table(), result.setup.settings.context
-    length, total = frame["length"].fillna(np.inf), len(frame)
-    done, not_yet, undecided = count_done(result, longest // 2)
-
-    def used(quantile: float) -> str:
-        value = float(length.quantile(quantile, "nearest"))
-        return shown(value, "n0") if np.isfinite(value) else f"open at {longest:,}"
-
+    total, done, not_yet, undecided = len(frame), *count_done(result, longest // 2)
+    lengths = frame["length"].fillna(np.inf).quantile([0.1, 0.5, 0.9], "nearest")
+    low, middle, high = (
+        shown(x, "n0") if np.isfinite(x) else f"open at {longest:,}" for x in lengths
+    )
     return [
         Card(
             f"{done} of {total}",
@@ -144,13 +142,13 @@ def cards(result: Result[ContextSettings]) -> list[Card]:
             "by extrapolation",
         ),
         Card(
-            f"{int(np.isinf(length).sum())} of {total}",
+            f"{int(frame['length'].isna().sum())} of {total}",
             f"heads are still changing at {longest:,}",
             "and the changes do not shrink",
         ),
         Card(
-            used(0.5),
+            middle,
             "tokens that the median head uses",
-            f"10% and 90% of the heads: {used(0.1)} and {used(0.9)}",
+            f"10% and 90% of the heads: {low} and {high}",
         ),
     ]

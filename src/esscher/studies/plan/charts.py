@@ -23,7 +23,7 @@ from esscher.show.chart import (
     points,
     sheet,
 )
-from esscher.show.content import Drawing, check_heads
+from esscher.show.content import Drawing
 from esscher.show.explorer import HeadMap
 from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
@@ -41,7 +41,7 @@ from esscher.show.theme import (
 )
 from esscher.studies.plan.result import PlanResult
 from esscher.studies.plan.study import ALL, FACTOR
-from esscher.studies.plan.view import CURVES, TABLES, name_of
+from esscher.studies.plan.view import name_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -137,30 +137,6 @@ def explorer(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None)
     )
 
 
-def curves(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw what single key heads are predicted to cost, by the tokens that they keep."""
-    frame = CURVES.frame(result)
-    if heads is None:
-        first = TABLES[0].ordered(result).iloc[0]
-        heads = [(int(first["layer"]), int(first[KEY_HEAD]))]
-    check_heads(heads, list(zip(frame["layer"], frame[KEY_HEAD], strict=True)))
-    sizes = limits(frame["budget"].unique().tolist(), log=True)
-    x = Axis("budget", "tokens kept", log=True, limits=sizes)
-    panels = []
-    for layer, head in heads:
-        tokens = int(result.data["tokens"].sel({"layer": layer, KEY_HEAD: head}))
-        own = records(frame[(frame["layer"] == layer) & (frame[KEY_HEAD] == head)])
-        for name, title in (
-            ("budget_effect", "predicted KL (nats per token)"),
-            ("budget_error", "predicted error, worst query head"),
-        ):
-            known = [row for row in own if (row[name] or 0) > 0]
-            y = Axis(name, title, log=True, limits=limits([row[name] for row in known], log=True))
-            marks = [lines(known, x, y), points(known, x, y)]
-            panels.append(panel(*marks, title=f"key head {layer}.{head}: {tokens:,} tokens"))
-    return figure(panels, _title(result), note="effects of one key head alone, without a fit")
-
-
 def cost(result: PlanResult) -> ChartType:
     """Draw everything that was measured on held-out text, by configuration."""
     panels = [_cost(result, title) for title in MEASURES]
@@ -209,11 +185,6 @@ def _no_tasks(result: PlanResult) -> str | None:
     return None if result.data.sizes["task"] else "no questions were asked (--tasks)"
 
 
-def _no_prediction(result: PlanResult) -> str | None:
-    known = result.data.sizes["budget"]
-    return None if known else "nothing was predicted of a plan that existed"
-
-
 DRAWINGS = (
     Drawing("plan", "budgets, cost, layers and calibration", overview),
     Drawing("budgets", "tokens that every key head keeps", budgets),
@@ -225,13 +196,6 @@ DRAWINGS = (
         heading="Budgets",
         caption="Click a cell, or move with the arrow keys, to see the errors of the query heads "
         "that share this key head.",
-    ),
-    Drawing(
-        "curves",
-        "predicted cost of single key heads by tokens kept (--head)",
-        curves,
-        heads=True,
-        missing=_no_prediction,
     ),
     Drawing(
         "cost",

@@ -29,13 +29,7 @@ from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
 from esscher.engine.text.tasks.asking import ask, ask_each
 from esscher.engine.text.tasks.items import TaskItem
-from esscher.math.statistics.intervals import (
-    Means,
-    exponentials,
-    mean_and_interval,
-    replicates_needed,
-    wilson,
-)
+from esscher.math.statistics.intervals import mean_bounds, replicates_needed, wilson
 from esscher.studies.plan.predict import Budgets
 from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
 
@@ -237,12 +231,12 @@ def set_check(
         np.ascontiguousarray(x.values.T) for x in (passages.kl, passages.top1, passages.nll)
     )
     errors = np.ascontiguousarray(passages.error.values.swapaxes(0, 1))
-    data.kl = [mean_of(x, 0.0) for x in kl]
-    data.top1 = [mean_of(x, 0.0, 1.0) for x in top1]
-    data.perplexity = [mean_exponential(x) for x in nll]
-    data.perplexity_ratio = [mean_exponential(x - nll[0]) for x in nll]
-    data.error = [mean_of(x.mean(axis=1), 0.0) for x in errors]
-    data.layer_error = [with_ends(mean_and_interval(x, 0.0)) for x in errors]
+    data.kl = [mean_bounds(x, 0.0) for x in kl]
+    data.top1 = [mean_bounds(x, 0.0, 1.0) for x in top1]
+    data.perplexity = [np.exp(mean_bounds(x)) for x in nll]
+    data.perplexity_ratio = [np.exp(mean_bounds(x - nll[0])) for x in nll]
+    data.error = [mean_bounds(x.mean(axis=1), 0.0) for x in errors]
+    data.layer_error = [mean_bounds(x, 0.0) for x in errors]
     _set_verdict(data, np.maximum(kl, ROUNDING))
     # budgets are numbers of tokens: all passages take the same
     data.planned_bytes, data.dense_bytes = (
@@ -303,8 +297,8 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
         haystacks = np.concatenate([own.haystack.values for own in group])
         for i, (score, log) in enumerate(zip(right, logs, strict=True)):
             scores[row, i, 0] = score.mean(), *wilson(float(score.sum()), len(score))
-            scores[row, i, 1] = mean_of(log, highest=0.0)
-            scores[row, i, 2] = mean_of(log - logs[0]) if i else np.nan
+            scores[row, i, 1] = mean_bounds(log, highest=0.0)
+            scores[row, i, 2] = mean_bounds(log - logs[0]) if i else np.nan
             for j, haystack in enumerate(HAYSTACKS):
                 if np.any(haystacks == haystack):
                     by_haystack[row, i, j] = score[haystacks == haystack].mean()
@@ -316,33 +310,14 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
 
 def root_mean_square(errors: xr.DataArray) -> Array:
     """Relative errors of heads over passages, [layers, key heads, query heads, bound]."""
-    squares = errors.values**2
-    means = with_ends(mean_and_interval(squares.reshape(len(squares), -1), 0.0))
-    return np.sqrt(means).reshape(*squares.shape[1:], 3)
-
-
-def with_ends(means: Means) -> Array:
-    """Means with the ends of their intervals, [size, bound]; NaN for those of one replicate."""
-    ends = [interval or (np.nan, np.nan) for interval in means.interval]
-    both: Array = np.column_stack([means.mean, ends])
-    return both
-
-
-def mean_of(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Array:
-    """The mean over passages with Student's interval, which ends where the quantity does."""
-    mean: Array = with_ends(mean_and_interval(values[:, None], lowest, highest))[0]
-    return mean
-
-
-def mean_exponential(logs: Array) -> Array:
-    """Exponential of the mean of logarithms over passages, with interval."""
-    mean: Array = with_ends(exponentials(logs[:, None]))[0]
-    return mean
+    root: Array = np.sqrt(mean_bounds(errors.values**2, 0.0))
+    return root
 
 
 def paired_ratio(over: Array, under: Array) -> Array:
     """How many times larger distances are than others on the same passages, with interval."""
-    return mean_exponential(np.log(over / under))
+    ratio: Array = np.exp(mean_bounds(np.log(over / under)))
+    return ratio
 
 
 def verdict_of(ratio: Array) -> str:
