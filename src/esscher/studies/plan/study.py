@@ -379,7 +379,9 @@ class PlanStudy(ModelStudy[PlanSettings]):
         longest = model.max_positions - queries
         if longest < FEWEST_KEYS:
             fewer = model.max_positions - FEWEST_KEYS
-            remedy = f"give at most {fewer} queries" if fewer > 0 else "choose one that reads more"
+            remedy = "choose a model that reads more"
+            if fewer > 0:
+                remedy = f"give at most {fewer} queries"
             raise InputError(
                 f"{model.name} reads at most {model.max_positions} tokens, and a plan takes a "
                 f"prefix of at least {FEWEST_KEYS}; {remedy}"
