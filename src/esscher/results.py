@@ -2,7 +2,6 @@
 
 from esscher.runs.old_result import Result
 from esscher.studies.deep import Deep
-from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
 from esscher.studies.sparse import Sparse
@@ -10,7 +9,6 @@ from esscher.studies.sweep import Sweep
 
 __all__ = [
     "Deep",
-    "Domains",
     "Plan",
     "Probe",
     "Result",

@@ -42,8 +42,8 @@ class TableView:
         Rows that a terminal shows unless all are asked for.
     least
         Headings that go first where a terminal is narrow.
-    page
-        Whether the report has it.
+    page, terminal
+        Whether the report and the terminal have it.
     """
 
     name: str
@@ -58,6 +58,7 @@ class TableView:
     most: int = 15
     least: tuple[str, ...] = ()
     page: bool = True
+    terminal: bool = True
 
     def there(self, data: xr.Dataset) -> list[Variable]:
         """Return the variables that a dataset has: some are optional."""
@@ -183,7 +184,7 @@ def summary(result: Any, run: str) -> Summary:
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
-    shown_tables = [t for t in view.TABLES if any(v.terminal for v in t.variables)]
+    shown_tables = [t for t in view.TABLES if t.terminal and any(v.terminal for v in t.variables)]
     for entry in shown_tables:
         entry.print(result, console, everything)
     for sentence in view.notes(result) if hasattr(view, "notes") else ():
