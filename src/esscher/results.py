@@ -4,7 +4,6 @@ from esscher.runs.old_result import Result
 from esscher.studies.deep import Deep
 from esscher.studies.plan import Plan
 from esscher.studies.probe import Probe
-from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 
 __all__ = [
@@ -12,6 +11,5 @@ __all__ = [
     "Plan",
     "Probe",
     "Result",
-    "Sparse",
     "Sweep",
 ]

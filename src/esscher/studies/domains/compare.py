@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -26,7 +26,7 @@ from scipy import stats
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.core.variables import joined
+from esscher.core.variables import BOUND, joined
 from esscher.math.statistics.intervals import discoveries, mean_bounds
 from esscher.runs.study import Setup
 from esscher.studies.domains.study import (
@@ -183,7 +183,7 @@ def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> D
     while all(cell_name(i, blocks) in cells for i in corpora):
         blocks += 1
     if blocks < FEWEST:
-        return _nothing(names)
+        return _nothing()
     rows = [joined((cells[cell_name(i, b)] for b in range(blocks)), "block") for i in corpora]
     together = BlockNumbers(joined(rows, "corpus"))
     numbers = together.number.transpose("statistic", "layer", "head", "corpus", "block")
@@ -205,9 +205,10 @@ def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> D
     return data
 
 
-def _nothing(names: Sequence[str]) -> DomainsData:
+def _nothing() -> DomainsData:
     """A result without blocks: too few are measured."""
-    data = DomainsData.new(corpus=names, block=(), statistic=(), layer=(), head=(), pair=())
+    axes = [a for variable in DomainsData.variables() for a in variable.axes if a != BOUND]
+    data = DomainsData.new(**dict.fromkeys(axes, ()))
     for variable in DomainsData.variables():
         shape = [data.dataset.sizes[axis] for axis in variable.axes]
         setattr(data, variable.name, np.empty(shape, dtype=object))

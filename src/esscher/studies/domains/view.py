@@ -30,7 +30,7 @@ def measured(result: Result[DomainsSettings]) -> bool:
 
 def tokens(result: Result[DomainsSettings]) -> xr.Dataset:
     """Return the comparison of the tokens that heads need."""
-    return result.data.sel(statistic="tokens") if measured(result) else xr.Dataset()
+    return result.data.sel(statistic="tokens")
 
 
 def statistics(result: Result[DomainsSettings]) -> xr.Dataset:
@@ -82,7 +82,7 @@ TABLES = (
         (*_TEST, DomainsData.effect),
         caption="Permutation test of the blocks, exact if blocks of one corpus are exchangeable, "
         "adjusted over the heads. Effects have 95% intervals over blocks.",
-        terminal=False,
+        most=0,
     ),
     TableView(
         "blocks",
