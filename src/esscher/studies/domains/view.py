@@ -20,7 +20,7 @@ TITLE = "Heads on several corpora"
 #: Variables that only tables show.
 STATISTIC = var("", "statistic", name="title", kind="U")
 DIFFER = var("", "heads that differ", "n0", name="differ", kind="i", terminal="differ")
-UNDECIDED = var("", "undecided", "n0", name="undecided", kind="i", terminal="undecided")
+UNDECIDED = var("", "undecided", "n0", name="undecided", kind="i")
 
 
 def measured(result: Result[DomainsSettings]) -> bool:
@@ -65,7 +65,7 @@ TABLES = (
         "statistics",
         "Medians over heads, and heads by verdict",
         ("statistic",),
-        (STATISTIC, DomainsData.median, DIFFER, UNDECIDED),
+        (DIFFER, UNDECIDED, DomainsData.median, STATISTIC),
         statistics,
     ),
     TableView(
@@ -165,6 +165,13 @@ def cards(result: Result[DomainsSettings]) -> list[Card]:
             for name, (value, low, high) in _medians(data)
         ),
     ]
+
+
+def notes(result: Result[DomainsSettings]) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    names = result.data["statistic"].values.tolist()
+    titles = "; ".join(f"{name}: {STATISTICS[name].title}" for name in names)
+    return [f"{titles}."] if names else []
 
 
 def _medians(data: DomainsData) -> Iterator[tuple[str, list[float]]]:
