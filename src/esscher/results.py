@@ -2,14 +2,12 @@
 
 from esscher.runs.old_result import Result
 from esscher.studies.deep import Deep
-from esscher.studies.domains import Domains
 from esscher.studies.plan import Plan, PlanResult
 from esscher.studies.probe import Probe
 from esscher.studies.sweep import Sweep
 
 __all__ = [
     "Deep",
-    "Domains",
     "Plan",
     "PlanResult",
     "Probe",
