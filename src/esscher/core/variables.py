@@ -41,6 +41,10 @@ AXES: dict[str, tuple[Kind, str]] = {
     "key_head": ("i", "key head"),
     "passage": ("i", "passage"),
     "context": ("i", "tokens of context"),
+    "corpus": ("U", "corpus"),
+    "block": ("i", "block"),
+    "statistic": ("U", "statistic"),
+    "pair": ("U", "corpora"),
     "group": ("U", ""),
     "subset": ("U", "tokens"),
     "part": ("U", "part of the text"),
@@ -49,6 +53,11 @@ AXES: dict[str, tuple[Kind, str]] = {
     "threshold": ("i", "threshold"),
     "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
+    "metric": ("U", "error of"),
+    "pattern": ("U", "pattern"),
+    "budget": ("i", "keys r"),
+    "size": ("i", "n"),
+    "replicate": ("i", "replicate"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -254,10 +263,15 @@ def as_kind(values: Any, kind: Kind, name: str) -> NDArray[Any]:
     return array.astype(types[kind])
 
 
-def estimate(number: Estimate | Any) -> list[float]:
+def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[float]:
     """Return a number and the ends of its interval along ``bound``; NaN for what is not there."""
-    ends = (number.value, *number.interval)
-    return [float("nan") if x is None else float(x) for x in ends]
+    low, high = ends or (None, None)
+    return [float("nan") if x is None else float(x) for x in (value, low, high)]
+
+
+def estimate(number: Estimate | Any) -> list[float]:
+    """Return the same of a record."""
+    return bounds(number.value, number.interval)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:

@@ -6,8 +6,6 @@ from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-import msgspec
-
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.options import option
@@ -183,7 +181,7 @@ class PassageStudy(ModelStudy[S]):
         from esscher.engine.text.packing import first_passages
 
         text = first_passages(loaded, self.text, settings.passages, settings.context, self.column)
-        settings = msgspec.structs.replace(settings, passages=len(text), context=text.context)
+        settings = self.fitted(text, loaded.outline, passages=len(text), context=text.context)
         setup: Setup[S] = Setup(settings, {"model": loaded.record, "text": text.record})
         tasks = {
             name: Task(name, _measured, (type(self), setup, model, passage))

@@ -254,6 +254,13 @@ class Study(ABC, Generic[S]):
         }
         return replace(self, **values)
 
+    def settings_with(self, **values: Any) -> S:
+        """Return the settings: these values, and the options of the same names for all others."""
+        names = self.settings.__struct_fields__
+        options = {name: getattr(self, name) for name in names if name not in values}
+        settings: Any = self.settings(**values, **options)
+        return settings  # type: ignore[no-any-return]
+
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the settings on which no cell depends: a run is resumed with other values."""
@@ -266,7 +273,9 @@ class Study(ABC, Generic[S]):
         return {
             name: as_tree(value)
             for name, value in fields.items()
-            if name not in cls.changeable() and value is not None and not isinstance(value, AtMost)
+            if name not in cls.changeable()
+            and value not in (None, ())
+            and type(value) is not AtMost
         }
 
     @classmethod

@@ -39,7 +39,7 @@ class TableView:
     caption
         Below it on a page.
     most
-        Rows that a terminal shows unless all are asked for.
+        Rows that a terminal shows unless all are asked for; 0 for none, not even the headings.
     least
         Headings that go first where a terminal is narrow.
     page
@@ -142,10 +142,12 @@ class TableView:
         frame = self.shown(result)
         some = frame if everything else frame.head(self.most)
         more = len(frame) - len(some)
-        order = f": the first {len(some)} by {self.sort}" if more and self.sort else ""
+        by = next((v.terminal or v.heading for v in self.variables if v.name == self.sort), "")
+        order = f": the first {len(some)} by {by}" if more and by else ""
         drawn = PlainTable(f"{self.title}{order}", least=self.least)
         names = [str(name) for name in frame.columns[len(self.rows) :]]
-        drawn.add_column(AXES[self.rows[-1]][1], justify="right", no_wrap=True)
+        kind, heading = AXES[self.rows[-1]]
+        drawn.add_column(heading, justify="left" if kind == "U" else "right", no_wrap=True)
         words = {v.terminal for v in self.variables if v.kind == "U"}
         for name in names:
             left = name in words
@@ -176,14 +178,16 @@ def summary(result: Any, run: str) -> Summary:
     """Return what a report says about a result besides its headline and its charts."""
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
-    tables = [entry.content(result, run) for entry in view.TABLES if entry.page]
+    tables = [entry.content(result, run) for entry in result.views if entry.page]
     return Summary(view.TITLE, result.subject, cards, tables)
 
 
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
-    shown_tables = [t for t in view.TABLES if any(v.terminal for v in t.variables)]
+    shown_tables = [
+        t for t in result.views if any(v.terminal for v in t.variables) and (t.most or everything)
+    ]
     for entry in shown_tables:
         entry.print(result, console, everything)
     for sentence in view.notes(result) if hasattr(view, "notes") else ():
