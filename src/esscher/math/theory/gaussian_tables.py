@@ -433,7 +433,7 @@ class Spline:
 # Laplace integrals of attention with one key held fixed, as functions of that key's weight.
 #
 # At one query of tilt strength s, the n keys are: a fixed key of log-weight L, the query's own key
-# (when tokens attend to each other), and the others, which are averaged out by ``softmax_moments``'s
+# (when tokens attend to each other), and the others, which ``softmax_moments`` averages out by a
 # transform. With ``p`` the softmax weights and ``rest = sum over others p_j (x_j - s)`` the part of
 # the error that the others contribute along the tilt, this file tabulates the expectations of
 #
