@@ -9,6 +9,7 @@ from altair.typing import ChartType
 
 from esscher.core.shown import counted
 from esscher.core.variables import table
+from esscher.show import theme
 from esscher.show.cells import ROW, heatmap, map_height, picked_title
 from esscher.show.chart import (
     HEIGHT,
@@ -27,18 +28,7 @@ from esscher.show.content import Drawing
 from esscher.show.explorer import HeadMap
 from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
-from esscher.show.theme import (
-    BLACK,
-    BLUE,
-    GREEN,
-    OLIVE,
-    ORANGE,
-    PURPLE,
-    SHARES,
-    SKY,
-    VERMILION,
-    limits,
-)
+from esscher.show.theme import limits
 from esscher.studies.plan.result import PlanResult
 from esscher.studies.plan.study import ALL, FACTOR
 from esscher.studies.plan.view import name_of
@@ -49,7 +39,10 @@ if TYPE_CHECKING:
 #: Axis beside the layers.
 KEY_HEAD = "key_head"
 #: Colours of the first configurations; a chart of lines shows no more.
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
+COLOURS = (
+    *(theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE),
+    *(theme.VERMILION, theme.SKY, theme.BLACK, theme.OLIVE),
+)
 #: The distance from dense.
 KL = "KL to dense (nats per token)"
 #: What is measured on held-out text, by the heading of its panel.
@@ -63,7 +56,7 @@ MEASURES = {
 ERRORS = Series(
     "error",
     ("predicted", "realised on held-out text"),
-    colours=(VERMILION, BLUE),
+    colours=(theme.VERMILION, theme.BLUE),
     shapes=("diamond", "circle"),
 )
 #: Configurations whose intervals are drawn over layers: bands of more than two cover each other.
@@ -96,25 +89,25 @@ def budgets(result: PlanResult) -> ChartType:
 
 def explorer(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw budgets and errors of every key head, and its query heads for the one picked."""
-    frame = result.table().sort_values("predicted_error", ascending=False, kind="stable")
+    frame = result.table()
+    called = dict(zip(("predicted_error", "realised_error"), ERRORS.names, strict=True))
+    # a plan that existed has no prediction, and one without a check nothing realised
+    names = [name for name in called if name in frame and frame[name].notna().any()]
+    frame = frame.sort_values(names[0], ascending=False, kind="stable")
     # the same colours for both; heads that keep everything have no error, and no colour
-    names = [name for name in ("predicted_error", "realised_error") if name in frame]
-    known = frame[names].to_numpy()
-    some = frame["predicted_error"] > 0
-    colours: dict[str, Any] = {
-        "log": True,
-        "colours": SHARES,
-        "ends": (frame["predicted_error"][some].min(), known.max()) if some.any() else None,
-    }
+    some = frame[names[0]] > 0
+    colours: dict[str, Any] = {"log": True, "colours": theme.SHARES}
+    if some.any():
+        colours["ends"] = frame[names[0]][some].min(), frame[names].max(axis=None)
     maps = [
         HeadMap("tokens", "tokens kept", {"log": True}),
-        HeadMap("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": SHARES}),
+        HeadMap("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": theme.SHARES}),
         *(HeadMap(name, f"{name.replace('_', ' ')}, worst query head", colours) for name in names),
     ]
     rows = [
         {"layer": row["layer"], KEY_HEAD: row[KEY_HEAD], "query": str(row["query"])}
-        | {"error": called, "value": row[name]}
-        for name, called in zip(names, ERRORS.names, strict=False)
+        | {"error": called[name], "value": row[name]}
+        for name in names
         for row in records(table(result.data, ("layer", KEY_HEAD, "query"), (name,)))
     ]
     x = Axis(

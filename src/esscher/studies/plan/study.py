@@ -17,7 +17,7 @@ from msgspec import Meta
 from esscher.core.codec import Count, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost, Seed, option
-from esscher.core.variables import Data, var
+from esscher.core.variables import Data, Variable, var
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.models.outline import Outline
 from esscher.engine.models.record import ModelRecord
@@ -68,6 +68,11 @@ ALL = "all"
 COUNTED: Mapping[str, Any] = {"ge": 1, "le": 10**15}
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
+
+
+def _measure(label: str = "", **options: Any) -> Variable:
+    """Declare a distance from dense, of every configuration."""
+    return var("configuration bound", label, "s3", interval="short", **options)
 
 
 class CalibrationCell(Data):
@@ -143,38 +148,18 @@ class PlanData(PlannedData):
     tasks that the dense model can do are the task ``all``.
     """
 
-    kl = var(
-        "configuration bound",
-        "KL to dense",
-        "s3",
-        terminal="KL",
-        interval="short",
-        help="from the dense next-token distribution, nats per token",
+    kl = _measure(
+        "KL to dense", terminal="KL", help="from the dense next-token distribution, nats per token"
     )
-    top1 = var(
-        "configuration bound",
-        "same most likely token",
-        "s3",
-        terminal="top-1",
-        interval="short",
-        help="same most likely token",
+    top1 = _measure(
+        "same most likely token", terminal="top-1", help="share with the same most likely token"
     )
-    perplexity = var("configuration bound", format="s3")
-    perplexity_ratio = var(
-        "configuration bound",
-        "perplexity / dense",
-        "s3",
-        terminal="perplexity",
-        interval="short",
-        help="over that of the dense model",
+    perplexity = _measure()
+    perplexity_ratio = _measure(
+        "perplexity / dense", terminal="perplexity", help="over that of the dense model"
     )
-    error = var(
-        "configuration bound",
-        "error of outputs",
-        "s3",
-        terminal="outputs",
-        interval="short",
-        help="relative error of attention outputs",
+    error = _measure(
+        "error of outputs", terminal="outputs", help="relative error of attention outputs"
     )
     over_planned = var(
         "configuration bound",
@@ -182,9 +167,9 @@ class PlanData(PlannedData):
         "two",
         terminal="over planned",
         missing="",
-        help="geometric mean over passages of the ratio of KL. In brackets half the "
-        "width of the 95% interval (last digits), or its ends: over passages, which "
-        "says nothing about other texts",
+        help="geometric mean over passages of the ratio of KL. In brackets half the width of the "
+        "95% interval (last digits), or its ends: over passages, which says nothing about other "
+        "texts",
     )
     over_best = var("configuration bound", "KL over the closest", "two", page=False)
     closest = var(
@@ -413,9 +398,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         retrieval = self._retrieval(model.name, keys, passages)
         if self.plan is not None:
             passages = retrieval = 0
-        return PlanSettings(
-            budget=self.budget,
-            tolerance=self.tolerance,
+        return self.settings_with(
             prefix=keys,
             sinks=keeping.sinks,
             recent=AtMost(keeping.recent) if isinstance(keys, AtMost) else keeping.recent,
@@ -423,12 +406,9 @@ class PlanStudy(ModelStudy[PlanSettings]):
             passages=passages,
             retrieval=retrieval,
             check_passages=self._checked(),
-            score=self.score,
             selection=self.selection if self.plan is None else self.plan.selection,
             against=self._rules(),
             tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
-            task_items=self.task_items,
-            seed=self.seed,
         )
 
     def _retrieval(self, model: str, keys: int, passages: int) -> int:

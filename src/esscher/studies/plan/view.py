@@ -325,32 +325,23 @@ def cards(result: PlanResult) -> list[Card]:
     ]
     if data.predicted_kl.notnull().any():
         out.append(_estimate(number(data.predicted_kl), "predicted KL in nats per token"))
-    return [*out, *(_checked(result) if result.checked else ())]
-
-
-def _checked(result: PlanResult) -> list[Card]:
-    """Numbers of the check."""
-    data = PlanData(result.data)
+    if not result.checked:
+        return out
     planned, dense = float(data.planned_bytes), float(data.dense_bytes)
     label = f"for the cache instead of {byte_count(dense)}"
-    out = [
-        Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"),
-        _estimate(
-            number(data.kl.sel(configuration="planned")),
-            "measured KL to dense (nats per token)",
-        ),
-    ]
+    out.append(Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"))
+    kl = number(data.kl.sel(configuration="planned"))
+    out.append(_estimate(kl, "measured KL to dense (nats per token)"))
     ratio = number(data.over_planned.sel(configuration="uniform"))
+    ratio = inverse(ratio) if result.verdict == "worse" else ratio
+    value, label = f"{two_digits(ratio[0])}×", "closer to dense than uniform budgets"
+    if result.verdict == "worse":
+        label = label.replace("closer to", "farther from")
+    note = f"{STATISTIC} of this text, {_interval(ratio, 's2')}"
     if result.verdict == "undecided":
-        note = f"ratio {two_digits(ratio[0])} ({STATISTIC} of this text), "
+        note, value = f"ratio {two_digits(ratio[0])}, {note}", "undecided"
         label = "whether the plan or uniform budgets are closer to dense"
-        out.append(Card("undecided", label, note + _interval(ratio, "s2")))
-    else:
-        where = "closer to"
-        if result.verdict == "worse":
-            where, ratio = "farther from", inverse(ratio)
-        note = f"{STATISTIC} of this text, {_interval(ratio, 's2')}"
-        out.append(Card(f"{two_digits(ratio[0])}×", f"{where} dense than uniform budgets", note))
+    out.append(Card(value, label, note))
     best = [name_of(name) for name in result.best]
     if len(best) == 1:
         label = "closest to dense of all that was measured"
@@ -361,11 +352,9 @@ def _checked(result: PlanResult) -> list[Card]:
         of = data.kl.sizes["configuration"] - 1
         out.append(Card(f"{len(best)} of {of}", label, f"with {passages}: {', '.join(best)}"))
     if score := totals(result):
-        questions = counted(int(data.items.sel(task=ALL)), "question")
+        note = f"dense {score['dense']:.0%}; {int(data.items.sel(task=ALL)):,} questions"
         label = "of questions about texts answered right"
-        out.append(
-            Card(f"{score['planned']:.0%}", label, f"dense {score['dense']:.0%}; {questions}")
-        )
+        out.append(Card(f"{score['planned']:.0%}", label, note))
     return out
 
 
