@@ -70,5 +70,5 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
                 assert first <= min(keys)
                 assert max(keys) < stop
     exec(compile(script, "add-a-pattern.md", "exec"), space)
-    assert list(space["result"].patterns) == ["random", "dilated"]
+    assert space["result"].data["pattern"].values.tolist() == ["random", "dilated"]
     assert "dilated" in capsys.readouterr().out

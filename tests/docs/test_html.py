@@ -9,9 +9,11 @@ import pytest
 
 import esscher
 
-#: Classes that a call or a command of the package returns, and that print a table.
+#: Classes of the old core that a call or a command of the package returns, and that print a table.
 RESULTS = tuple(
-    getattr(esscher.results, name) for name in esscher.results.__all__ if name != "Result"
+    kind
+    for kind in map(vars(esscher.results).get, esscher.results.__all__)
+    if kind is not esscher.results.Result and issubclass(kind, esscher.results.Result)
 )
 HOSTILE = "<script>alert('x')</script>"
 
