@@ -13,6 +13,7 @@ from pkgutil import walk_packages
 import pytest
 
 import esscher
+from esscher.cli.program import SENTENCES
 
 #: Each takes a good part of a second, and few commands need all of them.
 LATER = (
@@ -27,6 +28,8 @@ LATER = (
     "altair",
     "vl_convert",
 )
+#: Studies of the old core, whose modules import numpy and scipy.
+NOT_YET = ("paper", "probe", "sweep", "deep", "plan")
 #: Of these, help needs none.
 NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "pyarrow", "xarray", "altair")
 
@@ -70,10 +73,10 @@ def test_the_tab_key_brings_nothing_numerical():
     assert brought(COMMAND.format(words=[]), NUMERICAL, **asked) == []
 
 
-@pytest.mark.parametrize("name", ["sweep", "probe", "theory", "ls"])
-def test_help_of_a_command_needs_no_part_of_scipy(name):
-    parts = (*LATER, "scipy.special", "scipy.linalg")
-    assert brought(COMMAND.format(words=[name, "--help"]), parts) == []
+@pytest.mark.parametrize("name", SENTENCES)
+def test_help_of_a_command_brings_nothing_numerical(name):
+    allowed = ["numpy", "scipy"] if name in NOT_YET else []
+    assert set(brought(COMMAND.format(words=[name, "--help"]), NUMERICAL)) <= set(allowed)
 
 
 def test_dir_lists_every_public_name():

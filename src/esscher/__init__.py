@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.errors import EsscherError, InputError, UndefinedError
+from esscher.studies import STUDIES
 
 if TYPE_CHECKING:
     from esscher import laws, patterns, results, theory
@@ -84,7 +85,8 @@ __all__ = [
 
 
 #: Public names by package, imported when they are first asked for: numpy and scipy take longer than
-#: most commands, torch and transformers longer than all others together.
+#: most commands, torch and transformers longer than all others together. Studies come from the
+#: list of studies.
 _LAZY = {
     "esscher.engine.cache.saved": ("load_cache",),
     "esscher.engine.models.load": ("load_model",),
@@ -97,15 +99,6 @@ _LAZY = {
     "esscher.runs.registry": ("load",),
     "esscher.runs.report": ("report",),
     "esscher.runs.study": ("Interrupted",),
-    "esscher.studies.context": ("context",),
-    "esscher.studies.deep": ("deep", "deep_stack"),
-    "esscher.studies.domains": ("domains",),
-    "esscher.studies.paper": ("paper",),
-    "esscher.studies.plan": ("plan",),
-    "esscher.studies.probe": ("probe",),
-    "esscher.studies.sparse": ("sparse", "sparse_law"),
-    "esscher.studies.sweep": ("sweep",),
-    "esscher.studies.tails": ("tails",),
 }
 _NAMESPACES = ("laws", "patterns", "results", "theory")
 
@@ -116,6 +109,9 @@ def __getattr__(name: str) -> Any:
     for package, names in _LAZY.items():
         if name in names:
             return getattr(import_module(package), name)
+    if name.replace("_", "-") in STUDIES:
+        module = STUDIES[name.replace("_", "-")][0].partition(":")[0]
+        return getattr(import_module(module.removesuffix(".study")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

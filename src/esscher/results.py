@@ -1,21 +1,16 @@
 """Types of results: what studies return, and what :func:`esscher.load` reads."""
 
 from esscher.runs.old_result import Result
-from esscher.studies.context import Context
 from esscher.studies.deep import Deep
-from esscher.studies.domains import Domains
-from esscher.studies.plan import Plan
+from esscher.studies.plan import Plan, PlanResult
 from esscher.studies.probe import Probe
-from esscher.studies.sparse import Sparse
 from esscher.studies.sweep import Sweep
 
 __all__ = [
-    "Context",
     "Deep",
-    "Domains",
     "Plan",
+    "PlanResult",
     "Probe",
     "Result",
-    "Sparse",
     "Sweep",
 ]

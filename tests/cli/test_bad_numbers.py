@@ -57,7 +57,7 @@ def test_too_little_memory_is_a_message(error, monkeypatch):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("esscher.cli.theory.predict", fail)
+    monkeypatch.setattr("esscher.math.theory.predict", fail)
     result = CliRunner().invoke(main, ["theory", "--horizon=0.5"])
     assert result.exit_code == 2
     assert "not enough memory" in result.output

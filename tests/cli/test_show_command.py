@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
+from esscher.core.dataset_file import from_bytes, to_bytes
+from esscher.runs.result import RESULTS
 from tests.fuzz.damage import unpack
 
 RUNS = (
@@ -71,12 +73,10 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     fresh = shutil.copytree(sparse, tmp_path / "fresh")
-    for path in (*(fresh / "parts").iterdir(), fresh / "results.json"):
+    for path in (*(fresh / "parts").iterdir(), fresh / RESULTS):
         path.unlink()
-    odd = shutil.copytree(sparse, tmp_path / "odd")
-    results = json.loads((odd / "results.json").read_text())
-    del results["patterns"]["window"]["fit"]
-    (odd / "results.json").write_text(json.dumps(results))
+    odd = shutil.copytree(sparse, tmp_path / "odd") / RESULTS
+    odd.write_bytes(to_bytes(from_bytes(odd.read_bytes(), "").drop_vars("exponent")))
     other = shutil.copytree(sparse, tmp_path / "other")
     about = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(about | {"kind": "unknown"}))
@@ -84,7 +84,7 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "nowhere": "nowhere",
         "empty": "not a run",
         "fresh": "no results yet",
-        "odd": "patterns[...] has no 'fit'",
+        "odd": "exponent is missing",
         "other": "'unknown'",
     }
     before = sorted(tmp_path.iterdir())

@@ -20,23 +20,26 @@ from tests.engine.models.folders import WORDS, save
 
 @pytest.fixture
 def guide(tmp_path, monkeypatch):
-    """The guide's module as a file that other processes find, and its two lines."""
+    """The guide's module as a file that other processes find, and its line."""
     page = (ROOT / "docs/guides/add-a-study.md").read_text(encoding="utf-8")
-    code, line, sentence = (block.text for block in blocks(page) if block.language == "python")
-    (tmp_path / "norms_guide").mkdir()
-    (tmp_path / "norms_guide" / "study.py").write_text(code)
+    code, line = (block.text for block in blocks(page) if block.language == "python")
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "guide/norms.py").write_text(code)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import esscher.studies\nesscher.studies.STUDIES['norms'] = ('guide.norms:NormsStudy', '')"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    entry = eval(f"{{{line}}}")
-    assert entry == {"norms": "esscher.studies.norms.study:NormsStudy"}
-    monkeypatch.setitem(registry.STUDIES, "norms", "norms_guide.study:NormsStudy")
+    ((place, sentence),) = eval(f"{{{line}}}").values()
+    assert place == "esscher.studies.norms:NormsStudy"
+    monkeypatch.setitem(registry.STUDIES, "norms", ("guide.norms:NormsStudy", sentence))
     registry.study_named.cache_clear()
     command = study_command("norms")
-    assert eval(f"{{{sentence}}}") == {"norms": command.get_short_help_str(1000)}
+    assert command.get_short_help_str(1000) == sentence
     monkeypatch.setitem(main.commands, "norms", command)
-    yield sys.modules["norms_guide.study"]
+    yield
     registry.study_named.cache_clear()
-    for name in ("norms_guide", "norms_guide.study"):
+    for name in ("guide", "guide.norms"):
         del sys.modules[name]
 
 
@@ -54,26 +57,31 @@ def run(*words: str):
 
 def test_the_guides_study_has_everything(guide, files, tmp_path):
     out = str(tmp_path / "run")
-    done = run("norms", *files, "--layers", "0-1", "--out", out)
+    done = run("norms", *files, "--context", "48", "--out", out)
     assert done.exit_code == 0, done.output
-    assert "The longest keys have norm" in done.output
-    assert "key head" in done.output
-    found = esscher.load(out)
-    assert found.complete
-    assert len(found.table()) == 2 * len(found.layers[0].norms)
-    assert json.loads(run("show", out, "--json").stdout) == found.to_dict()
+    assert "The median head has keys of norm" in done.output
+    result = esscher.load(out)
+    assert result.complete
+    assert len(result.table()) == result["largest"].size
+    assert (result["norm"].sel(bound="value") < result["largest"]).all()
+    assert json.loads(run("show", out, "--json").stdout) == result.to_dict()
     assert json.loads(run("ls", str(tmp_path), "--json").stdout)["runs"][0]["kind"] == "norms"
+    page = tmp_path / "report.html"
+    assert run("report", out, "-o", str(page)).exit_code == 0
+    assert "Norms of the keys" in page.read_text()
     # the same call finds everything stored; another one is told what differs
-    assert run("norms", *files, "--layers", "0-1", "--out", out).exit_code == 0
-    other = run("norms", *files, "--layers", "0-1", "--tokens", "500", "--out", out)
+    assert run("norms", *files, "--context", "48", "--out", out).exit_code == 0
+    other = run("norms", *files, "--context", "48", "--passages", "5", "--out", out)
     assert other.exit_code == 2
-    assert "tokens: stored 1000, now 500" in other.output
-    with pytest.raises(InputError, match="tokens is 3; it must be a whole number of at least 10"):
-        guide.norms(files[0], files[2], tokens=3)
+    assert "passages: stored 4, now 5" in other.output
+    with pytest.raises(InputError, match="passages is 1; it must be a whole number of at least 2"):
+        esscher.norms(files[0], files[2], passages=1)
 
 
 @pytest.mark.slow
-def test_the_guides_study_in_other_processes(guide, files, tmp_path):
-    one = json.loads(run("norms", *files, "--json").stdout)
+def test_the_guides_study_in_other_processes(guide, files):
+    done = run("norms", *files, "--json")
+    assert done.exit_code == 0, done.output
+    one = json.loads(done.stdout)
     two = json.loads(run("norms", *files, "--workers", "2", "--json").stdout)
-    assert one["layers"] == two["layers"]
+    assert one["variables"] == two["variables"]

@@ -6,6 +6,7 @@ And probes of any size: the heads of the small one, varied.
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -20,8 +21,9 @@ from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
 from esscher.runs.registry import result_of
-from esscher.studies.context import Context, ContextStudy
-from esscher.studies.context.study import HeadContext
+from esscher.runs.result import Result
+from esscher.runs.study import Setup
+from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
 from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
@@ -159,30 +161,15 @@ def _plan() -> Any:
 
 def _context() -> Any:
     """Three layers of four heads: 1.1 has an open end, 1.3 is extrapolated."""
-    lengths, heads = (32, 64, 128, 256), []
-    for i, (layer, head) in enumerate(np.ndindex(3, 4)):
-        length: float | None = 40.0 + 12 * i
-        rest: list[float | None] = [0.4 / 2**j / (1 + i / 12) for j in range(4)]
-        interval: tuple[float | None, float | None] = (0.9 * length, 1.2 * length)
-        if i == 5:
-            length, rest, interval = None, [None] * 4, (700.0, 1024.0)
-        if i == 7:
-            length, interval = 900.0, (300.0, 1024.0)
-        heads.append(
-            HeadContext(
-                layer=int(layer),
-                head=int(head),
-                change=(0.2, 0.1, 0.05),
-                length=length,
-                interval=interval,
-                open=length is None,
-                limit=1024.0,
-                note="still changing by 20% at 256" if length is None else "",
-                extrapolated=length is not None and length > 256,
-                exponent=1.0,
-                rest=tuple(rest),
-            )
-        )
+    data = ContextData.new(layer=range(3), head=range(4), context=(32, 64, 128, 256))
+    number = np.arange(12.0).reshape(3, 4)
+    length = np.multiply.outer(40.0 + 12 * number, (1.0, 0.9, 1.2))
+    rest = np.multiply.outer(1 / (1 + number / 12), 0.4 / 2.0 ** np.arange(4))
+    length[1, 1] = np.nan, 700.0, 1024.0
+    length[1, 3] = 900.0, 300.0, 1024.0
+    data.length, data.rest = length, rest
+    data.change = np.tile((0.2, 0.1, 0.05, np.nan), (3, 4, 1))
+    data.exponent, data.limit = np.ones((3, 4)), np.full(3, 1024.0)
     model = ModelRecord(
         name=HOSTILE,
         family="",
@@ -197,16 +184,17 @@ def _context() -> Any:
         dtype="float32",
     )
     text = TextRecord(source="demo:docs", hash="")
-    return Context(
-        study=ContextStudy(model, text, context=256, query_count=64, passages=3),
-        complete=True,
-        cells=3,
-        versions={},
-        created="",
-        headline="Twelve heads.",
-        lengths=lengths,
-        heads=tuple(heads),
-    )
+    settings = ContextSettings(tolerance=0.1, context=256, query_count=64, passages=3, seed=0)
+    setup = Setup(settings, {"model": model, "text": text})
+    attributes = {
+        "kind": "context",
+        "cells": json.dumps(ContextStudy.cells(setup)),
+        "complete": 1,
+        "created": "2026-01-01T00:00:00+00:00",
+        "configuration": json.dumps(setup.configuration()),
+        "versions": "{}",
+    }
+    return Result(ContextStudy, setup, data.dataset.assign_attrs(attributes))
 
 
 def _paper() -> Any:

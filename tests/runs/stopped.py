@@ -8,19 +8,23 @@ from contextlib import contextmanager
 import pytest
 
 from esscher.runs import CellRun
+from esscher.runs.folder import Run
 
 
 @contextmanager
 def stopped_at(ending: str) -> Iterator[None]:
     """Ctrl-C when a cell whose name ends so is to be stored; the block must end by it."""
-    written = CellRun.write
 
-    def stops(run, name, cell):
-        if name.endswith(ending):
-            raise KeyboardInterrupt
-        written(run, name, cell)
+    def stopping(written):
+        def stops(run, name, cell):
+            if name.endswith(ending):
+                raise KeyboardInterrupt
+            written(run, name, cell)
+
+        return stops
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CellRun, "write", stops)
+        for kind in (CellRun, Run):
+            patch.setattr(kind, "write", stopping(kind.write))
         with pytest.raises(KeyboardInterrupt):
             yield

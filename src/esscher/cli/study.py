@@ -7,23 +7,30 @@ from dataclasses import MISSING
 from inspect import cleandoc, get_annotations
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from esscher.cli.endings import finish, resumable
-from esscher.cli.printing import BlockCommand, check_figure, check_output, named_sources
+from esscher.cli.printing import (
+    BlockCommand,
+    check_figure,
+    check_output,
+    finish,
+    named_sources,
+    resumable,
+)
 from esscher.core.errors import InputError
 from esscher.core.options import LISTS, Option, listed, numbers, options_of, plain_type
-from esscher.core.validation import as_dim
-from esscher.math.heads import WeightHead, law_head
-from esscher.math.laws import STANDARD_LAWS, standard_law
+from esscher.core.validation import STANDARD_LAWS, as_dim
 from esscher.runs.executors import chosen_executor
 from esscher.runs.old_model_study import WithModel
 from esscher.runs.registry import part_of, study_named
 from esscher.runs.result import Result as DatasetResult
 from esscher.show.table_view import print_tables
 from esscher.show.tables import PlainConsole, PlainTable
+
+if TYPE_CHECKING:
+    from esscher.math.heads import WeightHead
 
 #: What describes a head besides its law, in the order of the arguments of :func:`synthetic_head`.
 HEAD_OPTIONS = (
@@ -62,6 +69,9 @@ def synthetic_head(
     df: float,
 ) -> WeightHead:
     """Build the head that the options describe, over a standard law."""
+    from esscher.math.heads import law_head
+    from esscher.math.laws import standard_law
+
     if law not in STANDARD_LAWS:
         raise InputError(f"there is no law {law!r}; choose from {', '.join(STANDARD_LAWS)}")
     if (horizon is None) == (spectrum is None):

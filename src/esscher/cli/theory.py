@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
 from esscher.cli.printing import BlockCommand, check_figure, print_json
 from esscher.cli.study import HEAD_OPTIONS, synthetic_head
 from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
-from esscher.math.laws import STANDARD_LAWS
-from esscher.math.limits import NoLimit
-from esscher.math.simulation import DirectErrors, direct_errors
-from esscher.math.theory import Prediction, predict
+from esscher.core.validation import STANDARD_LAWS
 from esscher.show.tables import PlainConsole, PlainTable
+
+if TYPE_CHECKING:
+    from esscher.math.simulation import DirectErrors
+    from esscher.math.theory import Prediction
 
 #: Largest n, number of queries and of replicates that ``--check`` simulates directly.
 CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
@@ -70,6 +72,10 @@ def theory(
       esscher theory --law laplace --horizon 0.5 --dim 4
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
+    from esscher.math.limits import NoLimit
+    from esscher.math.simulation import direct_errors
+    from esscher.math.theory import predict
+
     if (check or figure) and sizes is None:
         raise InputError("--check and --figure need --sizes, such as 1e3:1e12")
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
@@ -106,6 +112,10 @@ def theory(
 
 
 def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
+    import numpy as np
+
+    from esscher.math.limits import NoLimit
+
     console = PlainConsole()
     head = prediction.head
     console.say(prediction.headline)
@@ -148,7 +158,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
     table.add_column("source")
     root = [None if x is None else x**0.5 for x in (c.mean, c.cov, c.map)]
     # rates of bounded tokens follow from bounded weights; the others are conjectured
-    bounded = beta.tail_index == np.inf and prediction.head.horizon > 0
+    bounded = beta.tail_index == math.inf and prediction.head.horizon > 0
     source = "bounded tokens" if bounded else "conjectured"
     rows = (
         ("mean output, expected norm", beta.mean, c.mean_norm, source),

@@ -12,7 +12,6 @@ import re
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from esscher.core.errors import InputError
@@ -97,7 +96,7 @@ def _lists(tree: Any) -> Any:
 
 
 def _of_numpy(value: Any) -> Any:
-    if isinstance(value, np.generic | np.ndarray):
+    if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be stored")
 

@@ -17,7 +17,6 @@ from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from esscher.core.codec import allowed
@@ -211,7 +210,7 @@ def checked(option: Option, value: Any) -> Any:
         return msgspec.convert(given, option.annotation)
     except msgspec.ValidationError as error:
         said, _, place = str(error).partition(" - at `")
-        shown = given if isinstance(value, np.ndarray | np.generic) else value
+        shown = given if hasattr(value, "tolist") else value
         each = "each entry" if "[" in place else "it"
         kinds = (option.annotation, *get_args(option.annotation))
         metas = [m for k in kinds for m in getattr(k, "__metadata__", ()) if isinstance(m, Meta)]
@@ -226,7 +225,7 @@ def checked(option: Option, value: Any) -> Any:
 
 def _plain(value: Any, whole: bool) -> Any:
     """Numbers of numpy as Python's own, iterables as lists, 3.0 as 3 where a count is wanted."""
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float) and whole and value.is_integer():
         return int(value)
@@ -305,6 +304,8 @@ def geometric_sizes(text: str, smallest: int | None = 2, option: str = "--sizes"
 
     Numbers of tokens are rounded, and at least ``smallest``; without one, any positive numbers.
     """
+    import numpy as np
+
     parts = text.split(":")
     if len(parts) == 1:
         given = numbers(text, option)
@@ -325,6 +326,8 @@ def geometric_sizes(text: str, smallest: int | None = 2, option: str = "--sizes"
 
 def numbers(text: str, option: str) -> Array:
     """Read a list of numbers separated by commas."""
+    import numpy as np
+
     values = []
     for part in text.split(","):
         try:

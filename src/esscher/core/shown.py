@@ -133,7 +133,7 @@ def between(
     """A measured number with the ends of its interval, if both are known; see :func:`shown`."""
     text = shown(value, how)
     low, high = ends or (None, None)
-    if low is None or high is None:
+    if low is None or high is None or low != low or high != high:  # NaN: not known either
         return text
     return f"{text} ({shown(low, how)} to {shown(high, how)})"
 

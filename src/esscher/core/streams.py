@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from esscher.core.validation import as_seed
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
@@ -13,5 +16,7 @@ def random_stream(seed: int, purpose: str, *index: int) -> np.random.Generator:
     Not ``default_rng(seed)``, nor ``default_rng([seed, 0])``, which is the same stream: users draw
     weights from just that, and the first tokens would then BE the rows of the weights.
     """
+    import numpy as np
+
     key = (int.from_bytes(purpose.encode(), "big"), *index)
     return np.random.default_rng(np.random.SeedSequence(as_seed(seed), spawn_key=key))

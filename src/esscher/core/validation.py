@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
-from typing import TypeAlias, TypeVar
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 
-Array: TypeAlias = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Array: TypeAlias = NDArray[np.float64]
+else:  # help is printed without numpy
+    Array = Any
 
 #: Relative asymmetry (and negative eigenvalue) of a covariance that is put down to rounding.
 ROUNDING = 1e-8
 #: Where queries come from: drawn independently of the keys, or the tokens themselves.
 QUERIES = ("population", "tokens")
+#: Laws of tokens that have a standard form: :func:`esscher.laws.standard_law`.
+STANDARD_LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student")
 #: Kinds of numpy types that hold real numbers: bool, whole numbers, floats, and Python's objects.
 _REAL = frozenset("biufO")
 
@@ -27,6 +34,8 @@ Kind = TypeVar("Kind")
 
 def as_numbers(value: ArrayLike, name: str) -> Array:
     """Return ``value`` as a float64 array of real numbers, which may be nan or infinite."""
+    import numpy as np
+
     try:
         given = np.asarray(value)
         # objects: numbers of Python that no type of numpy holds, such as 10**400
@@ -49,6 +58,8 @@ def as_numbers(value: ArrayLike, name: str) -> Array:
 
 def as_array(value: ArrayLike, name: str, ndim: int | None = None) -> Array:
     """Return ``value`` as a finite float64 array, of ``ndim`` dimensions if that is given."""
+    import numpy as np
+
     array = as_numbers(value, name)
     if ndim is not None and array.ndim != ndim:
         raise InputError(f"{name} has shape {array.shape}; it must have {ndim} dimension(s)")
@@ -127,8 +138,9 @@ def as_kind(value: object, kind: type[Kind], name: str, remedy: str) -> Kind:
 
 def _as_number(value: object, name: str) -> float:
     """Return ``value`` as a float that may still be out of range, but is a number."""
-    refused = (bool, np.bool_, complex, np.complexfloating, str, bytes)
-    if isinstance(value, refused) or np.ndim(value) > 0:  # type: ignore[arg-type]
+    kind = getattr(getattr(value, "dtype", None), "kind", "f")  # of numpy
+    refused = isinstance(value, bool | complex | str | bytes) or kind not in "iufO"
+    if refused or getattr(value, "ndim", 0) > 0:
         raise InputError(f"{name} is {shortened(value)}; it must be a number")
     try:
         return float(value)  # type: ignore[arg-type]
@@ -140,9 +152,9 @@ def _as_number(value: object, name: str) -> float:
 
 def as_seed(value: int, name: str = "seed", most: int | None = None) -> int:
     """Return ``value`` as a seed: a whole number of at least 0, and at most ``most`` if given."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if whole else _as_number(value, name)
-    if number < 0 or number != number or number in (np.inf, -np.inf) or int(number) != number:
+    if number < 0 or not math.isfinite(number) or int(number) != number:
         raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
     if most is not None and number > most:
         raise InputError(f"{name} is {shortened(value)}; it must be at most {most}")
@@ -152,7 +164,7 @@ def as_seed(value: int, name: str = "seed", most: int | None = None) -> int:
 def as_finite(value: float, name: str) -> float:
     """Return ``value`` as a finite number."""
     number = _as_number(value, name)
-    if not np.isfinite(number):
+    if not math.isfinite(number):
         raise InputError(f"{name} is {shortened(value)}; it must be finite")
     return number
 
@@ -160,7 +172,7 @@ def as_finite(value: float, name: str) -> float:
 def as_positive(value: float, name: str) -> float:
     """Return ``value`` as a positive finite number."""
     number = _as_number(value, name)
-    if not np.isfinite(number) or number <= 0:
+    if not math.isfinite(number) or number <= 0:
         raise InputError(f"{name} is {shortened(value)}; it must be a positive finite number")
     return number
 
@@ -168,13 +180,15 @@ def as_positive(value: float, name: str) -> float:
 def as_nonnegative(value: float, name: str) -> float:
     """Return ``value`` as a finite number that is not negative."""
     number = _as_number(value, name)
-    if not np.isfinite(number) or number < 0:
+    if not math.isfinite(number) or number < 0:
         raise InputError(f"{name} is {shortened(value)}; it must be finite and at least 0")
     return number
 
 
 def as_covariance(value: ArrayLike, name: str = "covariance") -> Array:
     """Return ``value`` as a symmetric positive semidefinite matrix, or say what is wrong."""
+    import numpy as np
+
     matrix = as_array(value, name, ndim=2)
     if matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise InputError(f"{name} has shape {matrix.shape}; it must be square and not empty")
@@ -202,6 +216,8 @@ def as_covariance(value: ArrayLike, name: str = "covariance") -> Array:
 
 def as_sizes(value: ArrayLike, name: str = "sizes", smallest: int = 2) -> Array:
     """Return strictly increasing whole numbers of tokens, as floats (they may exceed 2**63)."""
+    import numpy as np
+
     sizes = np.atleast_1d(as_array(value, name))
     if sizes.ndim != 1 or sizes.size == 0:
         raise InputError(f"{name} has shape {sizes.shape}; it must be a non-empty list of sizes")

@@ -40,6 +40,11 @@ AXES: dict[str, tuple[Kind, str]] = {
     "head": ("i", "head"),
     "key_head": ("i", "key head"),
     "passage": ("i", "passage"),
+    "context": ("i", "tokens of context"),
+    "corpus": ("U", "corpus"),
+    "block": ("i", "block"),
+    "statistic": ("U", "statistic"),
+    "pair": ("U", "corpora"),
     "group": ("U", ""),
     "subset": ("U", "tokens"),
     "part": ("U", "part of the text"),
@@ -48,6 +53,17 @@ AXES: dict[str, tuple[Kind, str]] = {
     "threshold": ("i", "threshold"),
     "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
+    "query": ("i", "query head of the group"),
+    "selection": ("U", "selection"),
+    "configuration": ("U", ""),
+    "task": ("U", "task"),
+    "item": ("i", "item"),
+    "haystack": ("U", "hidden in"),
+    "metric": ("U", "error of"),
+    "pattern": ("U", "pattern"),
+    "budget": ("i", "keys r"),
+    "size": ("i", "n"),
+    "replicate": ("i", "replicate"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -63,7 +79,7 @@ class Variable:
     kind: Kind = "f"
     page: bool = True
     terminal: str = ""
-    interval: Literal["brackets", "digits", "range"] = "brackets"
+    interval: Literal["brackets", "digits", "range", "short"] = "brackets"
     missing: str = "–"
     last: bool = False
     optional: bool = False
@@ -84,7 +100,7 @@ class Variable:
     def __get__(self, data: Data | None, owner: type) -> Variable | xr.DataArray:
         return self if data is None else data.dataset[data.prefix + self.name]
 
-    def __set__(self, data: Data, values: ArrayLike | xr.DataArray) -> None:
+    def __set__(self, data: Data, values: ArrayLike | xr.DataArray | None) -> None:
         whole = self.placed(data.lead, data.prefix)
         dims = getattr(values, "dims", None)
         if dims is not None:  # labelled: its axes may come in another order
@@ -134,7 +150,8 @@ def var(
     terminal
         Its heading in a terminal, which leaves it out without one.
     interval
-        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)`` or ``1.1-1.3``.
+        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)``, ``1.1-1.3``, or
+        ``1.2(1)`` with as many digits as the interval leaves (``short``).
     missing
         What stands for a number that is not there.
     last
@@ -177,6 +194,11 @@ class Data:
         return cls(xr.Dataset(coords=coordinates))
 
     @classmethod
+    def like(cls, other: Data, *axes: str) -> Self:
+        """Return a dataset without variables, whose axes have the labels of another one."""
+        return cls.new(**{axis: other.dataset[axis].values for axis in axes})
+
+    @classmethod
     def variables(cls, lead: Sequence[str] = (), prefix: str = "") -> tuple[Variable, ...]:
         """Return all variables that are declared, those of groups included."""
         declared: dict[str, Variable] = {}
@@ -188,6 +210,20 @@ class Data:
                     for variable in entry.kind.variables(entry.lead, entry.prefix):
                         declared[variable.name] = variable
         return tuple(declared.values())
+
+    def fill(self, *names: str) -> None:
+        """Set what is not set yet to what stands for nothing: NaN, no words, 0, false.
+
+        All variables, or those that are named.
+        """
+        import numpy as np
+
+        nothing: dict[Kind, Any] = {"f": np.nan, "U": "", "i": 0, "b": False}
+        for variable in self.declared():
+            if variable.name not in self.dataset and variable.name in (names or [variable.name]):
+                shape = [self.dataset.sizes[axis] for axis in variable.axes]
+                values = as_kind(np.full(shape, nothing[variable.kind]), variable.kind, "")
+                self.dataset[variable.name] = variable.axes, values
 
     def alone(self) -> xr.Dataset:
         """Return the variables of a group under their own names, without the prefix."""
@@ -248,10 +284,15 @@ def as_kind(values: Any, kind: Kind, name: str) -> NDArray[Any]:
     return array.astype(types[kind])
 
 
-def estimate(number: Estimate | Any) -> list[float]:
+def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[float]:
     """Return a number and the ends of its interval along ``bound``; NaN for what is not there."""
-    ends = (number.value, *number.interval)
-    return [float("nan") if x is None else float(x) for x in ends]
+    low, high = ends or (None, None)
+    return [float("nan") if x is None else float(x) for x in (value, low, high)]
+
+
+def estimate(number: Estimate | Any) -> list[float]:
+    """Return the same of a record."""
+    return bounds(number.value, number.interval)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
@@ -288,28 +329,42 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         if coordinate.dims != (axis,):
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
-        labels = data.coords.get(axis)
+        labels = data.variables.get(axis)
         if labels is None or labels.dtype.kind != AXES[axis][0]:
             kind_ = KINDS[AXES[axis][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
+        if len(np.unique(labels.values)) < labels.size:
+            raise InputError(f"{place}: the labels of {axis!r} are not distinct")
         if axis == BOUND and tuple(labels.values) != BOUNDS:
             raise InputError(f"{place}: the labels of {BOUND!r} must be {', '.join(BOUNDS)}")
     return data
 
 
 def joined(cells: Iterable[xr.Dataset], axis: str) -> xr.Dataset:
-    """Return cells side by side along an axis that all of their variables but shared ones have."""
+    """Return cells side by side along an axis that all of their variables but shared ones have.
+
+    Raises
+    ------
+    InputError
+        If their labels along the other axes are not the same.
+    """
     import xarray as xr
 
-    return xr.concat(
-        list(cells),
-        axis,
-        data_vars="minimal",
-        coords="minimal",
-        compat="override",
-        join="exact",
-        combine_attrs="drop",
-    )
+    try:
+        return xr.concat(
+            list(cells),
+            axis,
+            data_vars="minimal",
+            coords="minimal",
+            compat="override",
+            join="exact",
+            combine_attrs="drop",
+        )
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"the cells do not fit together ({reason}); delete them and run the same command again"
+        ) from error
 
 
 def table(data: xr.Dataset, rows: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
@@ -328,8 +383,9 @@ def table(data: xr.Dataset, rows: Sequence[str], names: Sequence[str]) -> pd.Dat
         array = data[name]
         across = [str(axis) for axis in array.dims if axis not in rows]
         array = array.expand_dims({a: data.sizes[a] for a in rows if a not in array.dims})
-        values = array.transpose(*rows, *across).values.reshape(count, -1)
-        for i, end in enumerate(endings(data, across)):
+        ends = endings(data, across)
+        values = array.transpose(*rows, *across).values.reshape(count, len(ends))
+        for i, end in enumerate(ends):
             columns[f"{name}{end}"] = values[:, i]
     return pd.DataFrame(columns)
 

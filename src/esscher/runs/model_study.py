@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.options import option
-from esscher.engine.models.choice import ModelChoice
+from esscher.core.variables import Data
+from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.outline import Outline
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord, check_text
-from esscher.runs.executors import CellExecutor
-from esscher.runs.study import Study, Work
+from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.study import OneBatch, Setup, Study, Work
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from esscher.engine.models.choice import AnyModel, ModelLike
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
+    from esscher.engine.text.packing import Passage, PassageSet
 else:  # types of options are evaluated, and these need torch
     ModelLike = TextSource = Any
 
@@ -133,3 +137,61 @@ class ModelStudy(WithModel[S]):
     def check_texts(self) -> None:
         """Refuse a text that cannot be read."""
         check_text(self.text, self.column)
+
+    def fitted(self, text: PassageSet, model: Outline, **values: Any) -> S:
+        """Return the settings with what a text has room for in the place of defaults.
+
+        Raises
+        ------
+        InputError
+            If that is too little for what is asked for.
+        """
+        try:
+            return replace(self, **values).resolve(model)
+        except InputError as error:
+            length = f"{text.source!r} has only {text.text_tokens} tokens"
+            raise InputError(f"{length}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassageStudy(ModelStudy[S]):
+    """Base of the studies that measure a few passages of a text, each by itself.
+
+    Their settings have ``passages``, how many, and ``context``, tokens of each; a default
+    (:class:`esscher.core.options.AtMost`) is what a text may fall short of.
+    """
+
+    unit: ClassVar[str] = "passages"
+
+    @staticmethod
+    @abstractmethod
+    def measure(setup: Setup[S], loaded: LoadedModel, passage: Passage) -> Data:
+        """Measure one passage, in this process or in another one: a cell."""
+
+    @staticmethod
+    def cells(setup: Setup[S]) -> list[str]:
+        """One cell per passage."""
+        settings: Any = setup.settings
+        return [f"passage-{i}" for i in range(settings.passages)]
+
+    def read(
+        self, settings: Any, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
+    ) -> Work:
+        """Take passages from the beginning of the text."""
+        from esscher.engine.text.packing import first_passages
+
+        text = first_passages(loaded, self.text, settings.passages, settings.context, self.column)
+        settings = self.fitted(text, loaded.outline, passages=len(text), context=text.context)
+        setup: Setup[S] = Setup(settings, {"model": loaded.record, "text": text.record})
+        tasks = {
+            name: Task(name, _measured, (type(self), setup, model, passage))
+            for name, passage in zip(self.cells(setup), text, strict=True)
+        }
+        return OneBatch(setup, tasks)
+
+
+def _measured(
+    study: type[PassageStudy[S]], setup: Setup[S], model: AnyModel, passage: Passage
+) -> xr.Dataset:
+    with opened_model(model) as loaded:
+        return study.measure(setup, loaded, passage).dataset

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from esscher.runs.folder import Run
+    from esscher.runs.folder import About, Run
     from esscher.runs.study import Setup, Study
+    from esscher.show.table_view import TableView
 
 S = TypeVar("S", bound=Record)
 
@@ -111,7 +112,10 @@ class Result(Generic[S]):
     @property
     def subject(self) -> str:
         """What was measured, in a line."""
-        return str(self.view.subject(self)) if self.cells else self.study.subject(self.setup)
+        subject = getattr(self.view, "subject", None)
+        if self.cells and subject is not None:
+            return str(subject(self))
+        return self.study.subject(self.setup)
 
     @property
     def view(self) -> Any:
@@ -119,6 +123,12 @@ class Result(Generic[S]):
         from esscher.runs.registry import part_of
 
         return part_of(self.study, "view")
+
+    @property
+    def views(self) -> list[TableView]:
+        """The tables of such results: those whose rows this one has."""
+        sizes = self.data.sizes
+        return [view for view in self.view.TABLES if all(sizes.get(axis) for axis in view.rows)]
 
     @property
     def drawings(self) -> Sequence[Any]:
@@ -138,15 +148,15 @@ class Result(Generic[S]):
         """Return a data frame: the main table, or one of :meth:`tables` by its name."""
         import pandas as pd
 
-        views = {view.name: view for view in self.view.TABLES}
+        views = {view.name: view for view in self.views or self.view.TABLES}
         if name is not None and name not in views:
             raise InputError(f"there is no table {name!r}; choose from {', '.join(views)}")
         view = views[next(iter(views)) if name is None else name]
-        return view.frame(self) if self.cells else pd.DataFrame()
+        return view.frame(self) if self.views else pd.DataFrame()
 
     def tables(self) -> dict[str, str]:
         """Return the names of the tables, and what they show."""
-        return {view.name: view.title for view in self.view.TABLES}
+        return {view.name: view.title for view in self.views}
 
     def head(self, layer: int, head: int) -> HeadResult:
         """Return one head: its numbers, its curves, its chart.
@@ -229,16 +239,16 @@ class Result(Generic[S]):
         return report(self, path, force=force)
 
     def __repr__(self) -> str:
-        if not self.cells:
+        if not self.views:
             return self.headline
-        frame = self.view.TABLES[0].shown(self)
+        frame = self.views[0].shown(self)
         more = "" if len(frame) <= FEW else f"\n... {len(frame) - FEW:,} more rows"
         return f"{self.headline}\n{frame.head(FEW).to_string(index=False)}{more}"
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(self.headline)}</p>"]
-        if self.cells:
-            frame = self.view.TABLES[0].shown(self)
+        if self.views:
+            frame = self.views[0].shown(self)
             parts.append(frame.head(FEW).to_html(index=False))
             if len(frame) > FEW:
                 parts.append(f"<p>... {len(frame) - FEW:,} more rows: result.table()</p>")
@@ -269,8 +279,9 @@ class HeadResult:
         return self.data[name]
 
     def numbers(self) -> dict[str, str]:
-        """Return its numbers as the main table shows them, with their intervals."""
-        view = self.result.view.TABLES[0]
+        """Return its numbers as the table of heads shows them, with their intervals."""
+        rows = {"layer", "head"}, {"layer", "key_head"}
+        view = next(view for view in self.result.views if set(view.rows) in rows)
         frame = view.shown(self.result)
         axes = [axis for axis in ("head", "key_head") if axis in frame]
         row = frame[(frame["layer"] == str(self.layer)) & (frame[axes[0]] == str(self.head))]
@@ -300,10 +311,12 @@ class HeadResult:
         InputError
             If such a study has no chart of single heads.
         """
-        for drawing in offered(self.result.drawings, self.result):
-            if drawing.heads and drawing.name != "explorer":
-                return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
-        raise InputError(f"a result of {self.result.study.name()} has no chart of single heads")
+        drawings = [d for d in offered(self.result.drawings, self.result) if d.heads]
+        if not drawings:
+            name = self.result.study.name()
+            raise InputError(f"a result of {name} has no chart of single heads")
+        drawing = min(drawings, key=lambda drawing: drawing.name == "explorer")
+        return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
 
     def __repr__(self) -> str:
         said = "; ".join(f"{name} {text}" for name, text in self.numbers().items())
@@ -362,8 +375,8 @@ def compare(first: Result[Any], second: Result[Any]) -> Comparison:
             f"these are results of {first.study.name()} and of {second.study.name()}; compare two "
             "of one study"
         )
-    view = first.view.TABLES[0]
-    frames = [view.frame(result) if result.cells else None for result in (first, second)]
+    view = first.views[0] if first.views else first.view.TABLES[0]
+    frames = [view.frame(result) if result.views else None for result in (first, second)]
     if frames[0] is None or frames[1] is None:
         raise InputError("one of the results has nothing measured yet")
     names = [name for name in frames[0] if f"{name}_low" in frames[0] and name in frames[1]]
@@ -374,7 +387,7 @@ def compare(first: Result[Any], second: Result[Any]) -> Comparison:
     for name in names:
         a, a_low, a_high = (both[f"{name}{end}"] for end in ("", "_low", "_high"))
         b, b_low, b_high = (both[f"{name}{end}_second"] for end in ("", "_low", "_high"))
-        numbers = {
+        numbers: dict[str, Any] = {
             "variable": name,
             "first": a,
             "second": b,
@@ -398,14 +411,7 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 
     names = study.cells(setup)
     cells = {name: cell for name in names if (cell := run.read(name)) is not None}
-    attributes = {
-        "kind": study.name(),
-        "cells": json.dumps(list(cells)),
-        "complete": int(len(cells) == len(names)),
-        "created": run.about.created,
-        "configuration": json.dumps(setup.configuration()),
-        "versions": json.dumps(run.about.versions),
-    }
+    attributes = attributes_of(study, setup, list(cells), run.about)
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -425,6 +431,20 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     if write and cells:
         write_atomically(path, to_bytes(data))
     return study.result(study, setup, data, run.folder)
+
+
+def attributes_of(
+    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], about: About
+) -> dict[str, Any]:
+    """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
+    return {
+        "kind": study.name(),
+        "cells": json.dumps(list(cells)),
+        "complete": int(len(cells) == len(study.cells(setup))),
+        "created": about.created,
+        "configuration": json.dumps(setup.configuration()),
+        "versions": json.dumps(about.versions),
+    }
 
 
 def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset:

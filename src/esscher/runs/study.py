@@ -33,6 +33,7 @@ from typing import (
 )
 
 from esscher.core.codec import Record, as_record, as_tree
+from esscher.core.errors import InputError
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
 from esscher.core.variables import Data
 from esscher.runs.executors import CellExecutor, Task, chosen_executor
@@ -208,6 +209,11 @@ class Study(ABC, Generic[S]):
         """Name what is measured, for lists of runs."""
         return setup.model.name if "model" in setup.records else ""
 
+    @classmethod
+    def from_json(cls, tree: dict[str, Any], place: str) -> Any:
+        """Return what a JSON file of this study stands for: of most studies there is none."""
+        raise InputError(f"{place} is of an earlier layout; make the result again")
+
     # -- the same for all
 
     @classmethod
@@ -254,6 +260,13 @@ class Study(ABC, Generic[S]):
         }
         return replace(self, **values)
 
+    def settings_with(self, **values: Any) -> S:
+        """Return the settings: these values, and the options of the same names for all others."""
+        names = self.settings.__struct_fields__
+        options = {name: getattr(self, name) for name in names if name not in values}
+        settings: Any = self.settings(**values, **options)
+        return settings  # type: ignore[no-any-return]
+
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Return the settings on which no cell depends: a run is resumed with other values."""
@@ -266,7 +279,9 @@ class Study(ABC, Generic[S]):
         return {
             name: as_tree(value)
             for name, value in fields.items()
-            if name not in cls.changeable() and value is not None and not isinstance(value, AtMost)
+            if name not in cls.changeable()
+            and value not in (None, ())
+            and type(value) is not AtMost
         }
 
     @classmethod

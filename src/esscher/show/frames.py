@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def rounded(value: Any) -> Any:
     """Return a value as JSON has it, numbers to six digits."""
-    if isinstance(value, np.generic):
+    if hasattr(value, "item"):  # of numpy
         value = value.item()
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None

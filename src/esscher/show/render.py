@@ -18,7 +18,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -263,7 +262,7 @@ def as_data(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Dataclasses as dictionaries, numbers with few digits, None for what JSON cannot hold."""
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # of numpy
         value = value.tolist()
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.shown import between, counted, shown
+from esscher.core.shown import between, counted, shown, with_interval
 from esscher.core.variables import AXES, BOUND, Variable, endings, table
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -29,15 +30,16 @@ class TableView:
         Axes whose labels make the rows, and what is listed for each. A variable along another axis
         than these has a column for each of its labels.
     data
-        Takes the result; returns the dataset, in which variables have their own names.
-    sort
-        Column by which it is sorted, the largest first.
+        Takes the result; returns the dataset, in which variables have their own names. That of the
+        result unless it is given.
+    sort, then
+        Column by which it is sorted, the largest first, and column that decides between equals.
     keep
         Takes the data frame; returns which rows the table has. All unless it is given.
     caption
         Below it on a page.
     most
-        Rows that a terminal shows unless all are asked for.
+        Rows that a terminal shows unless all are asked for; 0 for none, not even the headings.
     least
         Headings that go first where a terminal is narrow.
     page
@@ -48,8 +50,9 @@ class TableView:
     title: str
     rows: tuple[str, ...]
     variables: Sequence[Variable]
-    data: Callable[[Any], xr.Dataset]
+    data: Callable[[Any], xr.Dataset] = attrgetter("data")
     sort: str = ""
+    then: str = ""
     keep: Callable[[pd.DataFrame], Any] | None = None
     caption: str = ""
     most: int = 15
@@ -74,7 +77,7 @@ class TableView:
         if self.sort:
             first = any(v.last for v in self.variables if v.name == self.sort)
             frame = frame.sort_values(
-                self.sort,
+                [name for name in (self.sort, self.then) if name],
                 ascending=False,
                 kind="stable",
                 na_position="first" if first else "last",
@@ -139,10 +142,12 @@ class TableView:
         frame = self.shown(result)
         some = frame if everything else frame.head(self.most)
         more = len(frame) - len(some)
-        order = f": the first {len(some)} by {self.sort}" if more and self.sort else ""
+        by = next((v.terminal or v.heading for v in self.variables if v.name == self.sort), "")
+        order = f": the first {len(some)} by {by}" if more and by else ""
         drawn = PlainTable(f"{self.title}{order}", least=self.least)
         names = [str(name) for name in frame.columns[len(self.rows) :]]
-        drawn.add_column(AXES[self.rows[-1]][1], justify="right", no_wrap=True)
+        kind, heading = AXES[self.rows[-1]]
+        drawn.add_column(heading, justify="left" if kind == "U" else "right", no_wrap=True)
         words = {v.terminal for v in self.variables if v.kind == "U"}
         for name in names:
             left = name in words
@@ -160,10 +165,12 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
     name = name or variable.name
     value, how = row[name], variable.format if variable.kind in "fi" else "text"
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    if value != value or low is None or low != low or high != high:  # NaN: not there
+    if value != value or low is None or high is None or low != low or high != high:  # not there
         return shown(value, how, variable.missing)
     if variable.interval == "range":
         return f"{shown(low, how)}-{shown(high, how)}"
+    if variable.interval == "short":
+        return with_interval(value, (low, high))
     if variable.interval == "digits":
         return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
     return between(value, (low, high), how)
@@ -173,14 +180,16 @@ def summary(result: Any, run: str) -> Summary:
     """Return what a report says about a result besides its headline and its charts."""
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
-    tables = [entry.content(result, run) for entry in view.TABLES if entry.page]
+    tables = [entry.content(result, run) for entry in result.views if entry.page]
     return Summary(view.TITLE, result.subject, cards, tables)
 
 
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
-    shown_tables = [t for t in view.TABLES if any(v.terminal for v in t.variables)]
+    shown_tables = [
+        t for t in result.views if any(v.terminal for v in t.variables) and (t.most or everything)
+    ]
     for entry in shown_tables:
         entry.print(result, console, everything)
     for sentence in view.notes(result) if hasattr(view, "notes") else ():

@@ -2,116 +2,95 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-import esscher
 from esscher.core.errors import InputError
 from esscher.show.content import draw, offered
-from esscher.studies.context.charts import CHANGES, DRAWINGS
+from esscher.studies.context.charts import CURVE, DRAWINGS
 from tests.show.drawn import panel_rows, texts
 
 
+def known(array):
+    """Numbers of a variable without those that are not there."""
+    return [x for x in array.values.tolist() if x == x]
+
+
 @pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
-def test_every_chart_is_drawn(found, name, capfd):
-    written = texts(draw(DRAWINGS, found, name))
+def test_every_chart_is_drawn(result, name, capfd):
+    written = texts(draw(DRAWINGS, result, name))
     assert "undefined" not in written
-    for word in found.study.model_record.name.replace("\x07", "\ufffd").split():
+    for word in result.setup.model.name.replace("\x07", "\ufffd").split():
         assert word in " ".join(written)
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["context", "saturation"])
-def test_shares_are_of_heads_that_are_done(found, name):
-    chart = draw(DRAWINGS, found, name)
+def test_shares_are_of_heads_that_are_done(result, name):
+    chart = draw(DRAWINGS, result, name)
     shown = panel_rows(chart, 0, "line")
-    lengths = np.array([head.length or np.inf for head in found.heads])
-    early, late = (np.array([head.interval[i] for head in found.heads]) for i in (0, 1))
+    ends = result["length"].fillna(np.inf)
     for line, inside in (("measured", True), ("extrapolated", False)):
         rows = [row for row in shown if row["line"] == line]
         assert len(rows) > 1
         for row in rows:
             at = row["context"] * 1.00001  # rows have six digits
             assert row["context"] <= 256 if inside else row["context"] >= 256
-            assert row["share"] == pytest.approx(np.mean(lengths <= at), abs=1e-5)
-            assert row["high"] == pytest.approx(np.mean(early <= at), abs=1e-5)
-            assert row["low"] == pytest.approx(np.mean(late <= at), abs=1e-5)
+            for field, bound in (("share", "value"), ("high", "low"), ("low", "high")):
+                expected = float((ends.sel(bound=bound) <= at).mean())
+                assert row[field] == pytest.approx(expected, abs=1e-5)
     assert {row["name"]: row["at"] for row in panel_rows(chart, 0, "at")} == {
         "longest context": 256,
         "1 head still changing": pytest.approx(11 / 12, abs=1e-5),
     }
 
 
-def test_curves_are_what_is_still_to_come(found):
-    chart = draw(DRAWINGS, found, "curves", heads=[(0, 1), (1, 1), (1, 3)])
-    names = [
-        "head 0.1: 52",
-        "head 1.1: still changing by 20% at 256",
-        "head 1.3: 900 (extrapolated)",
-    ]
-    assert set(names) <= set(texts(chart))
-    shown = panel_rows(chart, 0, "line")
-    lines = [
-        ("still to come", found.head(0, 1).rest),
-        ("change at a doubling", found.head(1, 1).change),  # has no sum
-        ("still to come", found.head(1, 3).rest),
-    ]
-    for name, (line, values) in zip(names, lines, strict=True):
-        own = {
-            row["context"]: row["rest"]
-            for row in shown
-            if (row["head"], row["line"]) == (name, line)
-        }
-        expected = dict(zip(found.lengths, values, strict=False))
-        known = {at: value for at, value in own.items() if value is not None}
-        assert known == pytest.approx(expected, rel=1e-5)
-    extrapolated = [(row["context"], row["rest"]) for row in shown if row["line"] == "extrapolated"]
-    assert extrapolated[-1] == (900, 0.1)
-    assert extrapolated[0] == (256, pytest.approx(found.head(1, 3).rest[-1], rel=1e-5))
-    done = [
-        (row["head"], row["context"]) for row in panel_rows(chart, 0, "head") if "line" not in row
-    ]
-    assert done == [(names[0], 52), (names[2], 900)]
+def test_curves_are_of_the_heads_asked_for(result):
+    chart = draw(DRAWINGS, result, "curves", heads=[(0, 1), (1, 1)])
+    assert {"head 0.1", "head 1.1"} <= set(texts(chart))
+    for i, (layer, head) in enumerate([(0, 1), (1, 1)]):
+        shown = panel_rows(chart, i, "curve")
+        assert {(row["layer"], row["head"]) for row in shown} == {(layer, head)}
+        points = {row["context"]: row["value"] for row in shown if row["curve"] == CURVE["rest"]}
+        expected = result.head(layer, head)["rest"].to_series().to_dict()
+        assert points == pytest.approx(expected, rel=1e-5)
+    assert len(draw(DRAWINGS, result, "curves").to_dict()["concat"]) == 6
 
 
-def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(found):
-    chart = draw(DRAWINGS, found, "explorer")
+def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(result):
+    chart = draw(DRAWINGS, result, "explorer")
     (param,) = chart.to_dict()["params"]
     assert param["value"] == [{"layer": 1, "head": 1}]
     assert len(param["views"]) == 3
     for number, column in ((1, "last_change"), (2, "exponent")):
-        shown = [row[column] for row in panel_rows(chart, number, column)]
-        assert shown == pytest.approx(found.table()[column].tolist())
-    change, rest, used = CHANGES.names
+        shown = {(r["layer"], r["head"]): r[column] for r in panel_rows(chart, number, column)}
+        expected = result.table().set_index(["layer", "head"])[column].to_dict()
+        assert shown == pytest.approx(expected)
     shown = panel_rows(chart, 3, "curve")
-    for head in found.heads:
-        own = [row for row in shown if (row["layer"], row["head"]) == (head.layer, head.head)]
-        values = {
-            name: [row["change"] for row in own if row["curve"] == name] for name in CHANGES.names
-        }
-        assert values[change] == pytest.approx(list(head.change), rel=1e-5)
-        if head.length is None:
-            assert values[used] == []
+    for layer, head in np.ndindex(3, 4):
+        rows = [row for row in shown if (row["layer"], row["head"]) == (layer, head)]
+        data = result.head(layer, head)
+        for name in ("change", "rest"):
+            values = [row["value"] for row in rows if row["curve"] == CURVE[name]]
+            there = [value for value in values if value is not None]
+            assert there == pytest.approx(known(data[name]), rel=1e-5)
+        ends = [row for row in rows if row["curve"] == CURVE["length"]]
+        if (layer, head) == (1, 1):
+            assert ends == []
             continue
-        assert values[rest] == pytest.approx(list(head.rest), rel=1e-5)
-        (end,) = [row for row in own if row["curve"] == used]
-        assert (end["context"], end["change"]) == (head.length, found.study.tolerance)
-        assert (end["low"], end["high"]) == pytest.approx(head.interval, rel=1e-5)
-    (param,) = draw(DRAWINGS, found, "explorer", heads=[(2, 3)]).to_dict()["params"]
+        (end,) = ends
+        assert end["value"] == 0.1
+        assert [end["context"], end["low"], end["high"]] == pytest.approx(
+            known(data["length"]), rel=1e-5
+        )
+    (param,) = draw(DRAWINGS, result, "explorer", heads=[(2, 3)]).to_dict()["params"]
     assert param["value"] == [{"layer": 2, "head": 3}]
 
 
-def test_nothing_is_offered_before_a_passage_is_complete(found):
-    empty = replace(found, heads=(), complete=False, cells=0)
+def test_nothing_is_offered_before_a_passage_is_complete(result):
+    empty = replace(result, data=result.data.drop_vars("length").assign_attrs(cells="[]"))
     assert offered(DRAWINGS, empty) == []
     with pytest.raises(InputError, match="no passage of the run is complete"):
         draw(DRAWINGS, empty)
-
-
-def test_names_in_the_report_are_text(found, tmp_path):
-    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
-    assert "<b> &" not in text
-    assert html.escape("<b> & \\frac", quote=False) in text

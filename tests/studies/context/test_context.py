@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from click.testing import CliRunner
-from msgspec import structs
 
 import esscher
 from esscher.cli.program import main
 from esscher.core.errors import InputError
-from esscher.engine.models.loaded import wrap_model
-from esscher.studies.context.study import HeadContext, count_done, doublings, saturation
-from esscher.studies.context.work import SINKS, layer_changes
+from esscher.studies.context.measure import SINKS, layer_changes
+from esscher.studies.context.saturation import saturation
+from esscher.studies.context.view import count_done
 from tests.engine.cache.inputs import layer_inputs
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
+from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
 from tests.engine.models.tiny import tiny_model
+
+#: A limit that nothing reaches.
+FAR = 1e30
+
+
+def doublings(longest: int) -> Any:
+    return 32 * 2 ** np.arange(int(np.log2(longest / 32)) + 1)
 
 
 def test_changes_are_those_of_truncated_attention() -> None:
@@ -49,22 +56,20 @@ def test_changes_are_those_of_truncated_attention() -> None:
 def test_a_power_law_is_solved_exactly(exponent: float, tolerance: float) -> None:
     lengths = doublings(4096)
     changes = 0.5 * (lengths[:-1] / 32.0) ** -exponent
-    found = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0)
-    assert found.exponent == pytest.approx(exponent)
+    solved = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, FAR)
+    assert solved.exponent == pytest.approx(exponent)
     # rest(L) = c(L)/(1 - 2^-b), a straight line in logarithms
     exact = 32 * (0.5 / (1 - 2**-exponent) / tolerance) ** (1 / exponent)
-    assert found.length == pytest.approx(max(exact, 32.0), rel=1e-6)
-    assert found.extrapolated == (exact > 4096)
+    assert solved.length == pytest.approx(max(exact, 32.0), rel=1e-6)
 
 
 def test_changes_that_do_not_fall_have_no_length() -> None:
     lengths = doublings(1024)
-    found = saturation(np.full((3, 5), 0.04), np.ones(3), lengths, 0.1, 0)
-    assert found.length is None
-    assert found.open
+    solved = saturation(np.full((3, 5), 0.04), np.ones(3), lengths, 0.1, 0, FAR)
+    assert solved.length == np.inf
 
 
-@pytest.mark.parametrize("limit", [1100.0, 8192.0, 1e6, np.inf])
+@pytest.mark.parametrize("limit", [1100.0, 8192.0, 1e6, FAR])
 @pytest.mark.parametrize("size", [1e-12, 1e-4, 0.004])
 def test_small_changes_have_a_length_whether_they_fall_or_not(size: float, limit: float) -> None:
     """Far below the tolerance: 1024 tokens were measured, and everything is done at once."""
@@ -72,13 +77,11 @@ def test_small_changes_have_a_length_whether_they_fall_or_not(size: float, limit
     noise = np.random.default_rng(0).uniform(0.8, 1.2, size=(4, 5)) * size
     for trend in (1.0, 1.05, 0.95):
         changes = noise * trend ** np.arange(5)
-        found = saturation(changes**2, np.ones(4), lengths, 0.1, 0, limit)
-        assert found.length <= 1024
-        assert not found.open
-        assert not found.extrapolated
-        if np.isfinite(limit):
-            assert found.length == 32
-            assert found.interval == (32, 32)
+        solved = saturation(changes**2, np.ones(4), lengths, 0.1, 0, limit)
+        assert solved.length <= 1024
+        if limit < FAR:
+            assert solved.length == 32
+            assert solved.interval == (32, 32)
 
 
 def test_a_last_change_within_the_tolerance_is_the_end() -> None:
@@ -86,8 +89,8 @@ def test_a_last_change_within_the_tolerance_is_the_end() -> None:
     lengths = doublings(1024)
     for exponent in (-0.2, 0.0, 0.1, 0.5):
         changes = 0.099 * (lengths[:-1] / 512.0) ** -exponent
-        found = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 1e6)
-        assert 512 <= found.length <= 1024
+        solved = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 1e6)
+        assert 512 <= solved.length <= 1024
 
 
 @pytest.mark.parametrize("exponent", [0.05, 0.5, 1.0, 2.0])
@@ -95,14 +98,13 @@ def test_an_extrapolation_ends_at_the_limit(exponent: float) -> None:
     """Against the sum itself, over doublings from the length to the limit."""
     lengths, limit, tolerance = doublings(1024), 1024 * 2.0**3, 0.1
     changes = 0.5 * (lengths[:-1] / 512.0) ** -exponent
-    found = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, limit)
+    solved = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, limit)
     far = saturation(changes[None] ** 2, np.ones(1), lengths, tolerance, 0, 1e12)
-    assert 1024 < found.length < limit
-    assert found.extrapolated
+    assert 1024 < solved.length < limit
     # what is to come up to the limit is less than what would be without one
-    assert found.length < far.length
+    assert solved.length < far.length
     tail = sum(0.5 * (n / 512.0) ** -exponent for n in (1024, 2048, 4096))
-    assert found.rest[-1] == pytest.approx(tail)
+    assert solved.rest[-1] == pytest.approx(tail)
     # at half the limit one doubling is to come, at the limit none
     half = saturation(
         changes[None] ** 2, np.ones(1), lengths, 0.5 * (limit / 1024) ** -exponent, 0, limit
@@ -110,35 +112,32 @@ def test_an_extrapolation_ends_at_the_limit(exponent: float) -> None:
     assert half.length == pytest.approx(limit / 2)
 
 
-def test_an_open_end_is_said_and_nothing_is_infinite() -> None:
+def test_an_open_end_has_no_length_and_its_sums_are_finite() -> None:
     lengths = doublings(1024)
     rng = np.random.default_rng(0)
     changes = 0.2 * rng.uniform(0.9, 1.1, size=(4, 5)) * 1.05 ** np.arange(5)
-    found = saturation(changes**2, np.ones(4), lengths, 0.1, 0, 8192.0)
-    assert found.open
-    assert not found.extrapolated
-    assert found.length is None
-    assert found.interval == (None, 8192)  # in every resample the end is open
-    assert np.isfinite(np.array(found.rest, dtype=float)).all()
+    solved = saturation(changes**2, np.ones(4), lengths, 0.1, 0, 8192.0)
+    assert solved.length == np.inf
+    assert solved.interval == (np.inf, 8192)  # in every resample the end is open
+    assert np.isfinite(solved.rest).all()
 
 
 def test_a_window_ends_every_length() -> None:
     """Nothing changes beyond a window of 100; before it the changes are large."""
     lengths = doublings(1024)
     changes = np.where(lengths[:-1] < 100, 0.5, 0.0)
-    found = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 100.0)
+    solved = saturation(changes[None] ** 2, np.ones(1), lengths, 0.1, 0, 100.0)
     # at 64 tokens 0.5 is to come, at 100 nothing: 0.1 on the line between them
-    assert found.length == pytest.approx(64 * (100 / 64) ** 0.8)
-    assert found.exponent == pytest.approx(0.0)
+    assert solved.length == pytest.approx(64 * (100 / 64) ** 0.8)
+    assert solved.exponent == pytest.approx(0.0)
     short = saturation(0 * changes[None], np.ones(1), lengths, 0.1, 0, 5.0)
     assert short.length == 5
-    assert short.exponent is None
+    assert np.isnan(short.exponent)
 
 
 def test_a_head_without_output_uses_nothing() -> None:
-    found = saturation(np.zeros((2, 5)), np.zeros(2), doublings(1024), 0.1, 0, 4096.0)
-    assert found.length == 32
-    assert not found.open
+    solved = saturation(np.zeros((2, 5)), np.zeros(2), doublings(1024), 0.1, 0, 4096.0)
+    assert solved.length == 32
 
 
 @pytest.mark.parametrize("passages", [4, 12])
@@ -146,35 +145,30 @@ def test_the_interval_holds_the_truth(passages: int) -> None:
     """Passages scatter around a law; the interval of the length covers it as often as it says."""
     lengths = doublings(2048)
     law = 0.4 * (lengths[:-1] / 32.0) ** -1.0
-    truth = saturation(law[None] ** 2, np.ones(1), lengths, 0.1, 0).length
+    truth = saturation(law[None] ** 2, np.ones(1), lengths, 0.1, 0, FAR).length
     rng = np.random.default_rng(0)
-    held = 0
+    covered = 0
     for seed in range(100):
         scatter = rng.gamma(8.0, 1 / 8.0, size=(passages, len(law)))
-        found = saturation(law**2 * scatter, np.ones(passages), lengths, 0.1, seed)
-        held += found.interval[0] <= truth <= found.interval[1]
+        solved = saturation(law**2 * scatter, np.ones(passages), lengths, 0.1, seed, FAR)
+        covered += solved.interval[0] <= truth <= solved.interval[1]
     # of 200 such heads 94% were covered with 4 passages, 91% with 12; binomial error 2.9%
-    assert held >= 85
+    assert covered >= 85
 
 
 def test_one_passage_decides_nothing() -> None:
     lengths = doublings(1024)
-    found = saturation(np.full((1, 5), 1e-6), np.ones(1), lengths, 0.1, 0, 8192.0)
-    assert found.length == 32
-    assert found.interval == (None, None)
-    solved = structs.asdict(found)
-    heads = [
-        HeadContext(
-            layer=0, head=0, change=(0,), note="", **solved | {"length": length, "interval": ends}
-        )
-        for length, ends in (
-            (32.0, (None, None)),
-            (32.0, (30.0, 40.0)),
-            (60.0, (50.0, 70.0)),
-            (90.0, (70.0, 99.0)),
-        )
-    ]
-    assert count_done(heads, 64) == {"done": 1, "not yet": 1, "undecided": 2}
+    solved = saturation(np.full((1, 5), 1e-6), np.ones(1), lengths, 0.1, 0, 8192.0)
+    assert solved.length == 32
+    assert np.isnan(solved.interval).all()
+
+
+def test_heads_are_counted_by_their_intervals(result: Any) -> None:
+    nan = np.nan
+    ends = [(32, nan, nan), (32, 30, 40), (60, 50, 70), (90, 70, 99), (nan, nan, 99), (nan, 60, 99)]
+    length = xr.DataArray(np.array([ends], dtype=float), dims=("layer", "head", "bound"))
+    data = result.data[["bound"]].assign(length=length)
+    assert count_done(replace(result, data=data), 64) == (1, 2, 3)
 
 
 def saved(folder: Path, name: str, **options: object) -> list[str]:
@@ -193,12 +187,11 @@ def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, asked)
     assert result.exit_code == 0, result.output
     assert "heads have seen enough after" in result.output
-    found = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
-    assert found["lengths"] == [32, 64, 128]
-    assert len(found["heads"]) == 12
-    assert {"length", "interval", "extrapolated", "change"} <= set(found["heads"][0])
+    printed = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    assert printed["labels"]["context"] == [32, 64, 128]
+    assert printed["variables"]["length"]["axes"] == ["layer", "head", "bound"]
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
-    assert found["headline"] in shown.output
+    assert printed["headline"] in shown.output
     for wrong, said in (
         (["--budget", "0.5"], "No such option"),
         (["--passages", "0"], "passages is 0"),
@@ -224,47 +217,31 @@ def strict(text: str) -> dict[str, Any]:
 def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_path: Path) -> None:
     asked = saved(tmp_path, name, **({} if window is None else {"sliding_window": window}))
     asked += ["--passages", "2", "--tolerance", "0.01", "--out", str(tmp_path / "run")]
-    found = strict(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    printed = strict(CliRunner().invoke(main, [*asked, "--json"]).stdout)
     limit = 256 if window is None else window
-    assert found["configuration"]["context"] == 193
-    for head in found["heads"]:
-        assert head["limit"] == limit
-        assert head["open"] == (head["length"] is None)
-        assert head["open"] == bool(head["note"])
-        ends = [*head["interval"], head["length"] or 0]
-        assert max(end for end in ends if end is not None) <= limit
-    frame = esscher.load(tmp_path / "run").table()
-    assert not np.isinf(frame.select_dtypes("number")).to_numpy().any()
-    assert (frame["length"].isna() == frame["open"]).all()
+    assert printed["configuration"]["context"] == 193
+    result = esscher.load(tmp_path / "run")
+    assert (result["limit"] == limit).all()
+    assert float(result["length"].max()) <= limit
+    frame = result.table()
+    assert (frame["length"].isna() == frame["note"].str.startswith("still changing")).all()
+    assert (frame["extrapolated"] == (frame["note"] == "extrapolated")).all()
 
 
 def test_encoders_are_refused() -> None:
-    loaded = tiny_model("bert")
     with pytest.raises(InputError, match="is an encoder"):
-        esscher.context(wrap_model(loaded.model, encoder_tokenizer(), name="bert"), ["a text"])
+        esscher.context(tiny("bert"), ["a text"])
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda r: r["heads"][0]["change"].pop(), "head 0.0 does not have all lengths"),
-        (lambda r: r["lengths"].pop(), "does not have all lengths"),
-        (lambda r: r["heads"][1].update(length=None, open=False), "neither a length nor"),
-        (lambda r: r["heads"][1].update(layer=-1), "heads[1].layer is -1"),
-    ],
-)
-def test_results_that_do_not_fit_together_are_refused(
-    damage: Any, words: str, tmp_path: Path
-) -> None:
-    tiny = tiny_model("llama", max_position_embeddings=256)
-    loaded = wrap_model(tiny.model, decoder_tokenizer(), name="tiny")
-    text = [" ".join(np.random.default_rng(0).choice(WORDS, size=900))]
-    found = esscher.context(loaded, text, context=128, passages=2, out=tmp_path / "run")
-    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
-    assert found.head(2, 3).layer == 2
-    path = tmp_path / "run" / "results.json"
-    tree = json.loads(path.read_text())
-    damage(tree)
-    path.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=re.escape(words)):
-        esscher.load(tmp_path / "run")
+def test_two_workers_and_a_resume_give_the_same(tmp_path: Path) -> None:
+    loaded, text = tiny("llama", max_position_embeddings=256), random_words(900)
+    small = {"context": 128, "passages": 2, "progress": False}
+    once = esscher.context(loaded, [text], **small, out=tmp_path / "run")
+    assert esscher.load(tmp_path / "run").to_dict() == once.to_dict()
+    assert once.head(2, 3).curves()["context"].tolist() == [32, 64, 128]
+    assert repr(once.head(2, 3)).startswith("head 2.3: context")
+    assert once.compare(once).different.empty
+    (tmp_path / "run" / "parts" / "passage-0.safetensors").unlink()
+    (tmp_path / "run" / "results.safetensors").unlink()
+    again = esscher.context(loaded, [text], **small, out=tmp_path / "run", workers=2)
+    xr.testing.assert_equal(again.data, once.data)

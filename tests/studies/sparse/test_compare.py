@@ -7,8 +7,16 @@ import pytest
 
 from esscher.core.streams import random_stream
 from esscher.math.statistics import fit_rate
-from esscher.studies.sparse.compare import describe_heads, judge, versus_random
-from esscher.studies.sparse.result import FASTER, KEEPS, NEVER, SLOWER, UNDECIDED
+from esscher.studies.sparse.compare import (
+    FASTER,
+    KEEPS,
+    NEVER,
+    SLOWER,
+    UNDECIDED,
+    head_exponents,
+    judge,
+    versus_random,
+)
 
 BUDGETS = np.array([32.0, 64, 128, 256, 512, 1024])
 
@@ -58,12 +66,10 @@ def test_verdicts(curve, options, verdict):
 
 
 def test_exponents_of_heads():
-    errors = curves(2.0 * BUDGETS**-0.4, noise=0.05, replicates=8)
-    grid = np.broadcast_to(errors, (1, 3, 1, *errors.shape))
-    for part, known in ((grid, True), (grid[:, :, :, :1], False)):
-        (head,) = describe_heads([(2, 5)], part, np.ones(6), ["random"], BUDGETS)
-        assert (head.layer, head.head) == (2, 5)
-        exponent = head.patterns["random"].exponent
-        assert exponent.value == pytest.approx(0.4, abs=0.05)
-        low, high = exponent.interval
-        assert (low < 0.4 < high) if known else low is high is None
+    errors = curves(2.0 * BUDGETS**-0.4, noise=0.05, replicates=8)[None, None]
+    value, low, high = head_exponents(errors, BUDGETS)[0, 0]
+    assert value == pytest.approx(0.4, abs=0.05)
+    assert low < 0.4 < high
+    alone = head_exponents(errors[:, :, :1], BUDGETS)[0, 0]
+    assert alone[0] == pytest.approx(0.4, abs=0.05)
+    assert np.isnan(alone[1:]).all()

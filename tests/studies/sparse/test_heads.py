@@ -7,18 +7,19 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import esscher
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, View
-from esscher.engine.sampled.sizes import METRICS
 from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.documents import read_text
 from esscher.engine.text.packing import passages
 from esscher.math.statistics import LAWS
-from esscher.studies.sparse import Sparse, sparse
+from esscher.studies.sparse import sparse
+from esscher.studies.sparse.compare import RESOLUTION
 from esscher.studies.sparse.measure import choose_queries, measure_passage
 from esscher.studies.sparse.study import SparseStudy
 from tests.engine.models.folders import tiny, words
@@ -35,14 +36,15 @@ def test_errors_are_those_of_attention_over_the_chosen_keys(name) -> None:
         "tiny",
         patterns=("random", "window"),
         budgets=(8, 16),
+        context=72,
         layers=(1,),
         heads=(0, 3),
         query_count=6,
         draws=2,
         seed=5,
     )
-    cell = measure_passage(loaded, passage, study)
-    errors = cell.table["error"].to_numpy().reshape(2, 3, 2, 2, 2)
+    cell = measure_passage(loaded, passage, study.resolve(loaded.outline)).dataset
+    errors = cell["error"].isel(layer=0, replicate=0).values
     asking = choose_queries(passage, loaded.causal, 6, 5)
     captured = []
     visit_passages(loaded, [passage], lambda _, capture: captured.append(capture), layers=[1])
@@ -73,13 +75,15 @@ def test_errors_are_those_of_attention_over_the_chosen_keys(name) -> None:
                 keys = np.arange(last - r, last)
                 outputs.append(weights[q, keys] @ value[keys] / weights[q, keys].sum())
             window = relative(np.array(outputs))
+            np.testing.assert_allclose(errors[1, :, u, b], window, rtol=1e-3)
+            drawn = []
             for draw in range(2):
-                np.testing.assert_allclose(errors[1, :, u, draw, b], window, rtol=1e-3)
                 rng = random_stream(5, "sparse selection", passage.number, 1, draw)
                 sight = PATTERNS["random"].select(view, r, rng)
                 got = sight.attend(torch.from_numpy(logits), torch.from_numpy(value)).numpy()
-                np.testing.assert_allclose(errors[0, :, u, draw, b], relative(got), rtol=1e-3)
-    assert cell.about.norm == pytest.approx(np.mean(norms), rel=1e-5)
+                drawn.append(relative(got))
+            np.testing.assert_allclose(errors[0, :, u, b], np.mean(drawn, axis=0), rtol=1e-3)
+    assert float(cell["norm"]) == pytest.approx(np.mean(norms), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
@@ -87,7 +91,7 @@ def test_results_have_everything(name, tmp_path) -> None:
     # the second layer of the tiny Gemma is the one without a window
     layers = [1] if name == "gemma2" else [0, 2]
     loaded = tiny(name)
-    found = sparse(
+    result = sparse(
         loaded,
         [words(2000)],
         layers=layers,
@@ -97,26 +101,36 @@ def test_results_have_everything(name, tmp_path) -> None:
         patterns="window,corrected,topk,linformer",
         **SMALL,
     )
-    assert isinstance(found, Sparse)
-    assert found.complete
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert list(found.patterns) == ["random", "corrected", "topk", "window", "linformer"]
-    for entry in found.patterns.values():
-        for metric in METRICS:
-            assert entry.fit[metric].law in LAWS
-            assert len(entry.curve[metric].mean) == 3
-    frame = found.heads_table()
-    assert len(frame) == 2 * len(layers) * 5
-    assert len(found.table()) == 15
-    assert len(found.curves_table()) == 45
+    assert result.complete
+    json.dumps(result.to_dict(), allow_nan=False)
+    data = result.data
+    assert data["pattern"].values.tolist() == ["random", "corrected", "topk", "window", "linformer"]
+    assert data["error"].shape == (5, 3, 3, 3)
+    assert set(data["law"].values.ravel()) <= set(LAWS)
+    assert len(result.table("heads")) == 2 * len(layers)
+    assert len(result.table()) == 5
+    assert len(result.table("curves")) == 45
     # heads count alike: the curve is the mean over the heads
-    own = [h.patterns["window"].error for h in found.heads]
-    curve = found.patterns["window"].curve.map.mean
-    np.testing.assert_allclose(np.mean(own, axis=0), curve)
-    assert found.head(layers[0], 2) is found.heads[1]
+    curves = data["error"].sel(metric="map", bound="value")
+    np.testing.assert_allclose(data["head_error"].mean(["layer", "head"]), curves)
+    # the details of a fit are those of the errors that are stored
+    factor = np.sqrt(1 - data["budget"].values / float(data["visible"]))
+    errors = data["replicate_error"].sel(pattern="window", metric="map").values / factor
+    fit = esscher.fit_rate(errors, SMALL["budgets"], resolution=RESOLUTION)
+    assert fit.exponent == data["exponent"].sel(pattern="window", metric="map", bound="value")
+    head = result.head(layers[0], 2)
+    assert "best" in repr(head)
+    assert len(head.curves()) == 15
     with pytest.raises(InputError, match=r"head 9\.0 was not measured"):
-        found.head(9, 0)
-    assert esscher.load(tmp_path / "run").to_dict() == found.to_dict()
+        result.head(9, 0)
+    xr.testing.assert_identical(esscher.load(tmp_path / "run").data, data)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_two_workers_give_the_same(name) -> None:
+    options = SMALL | {"layers": [0], "patterns": "corrected,topk", "progress": False}
+    alone, both = (sparse(tiny(name), [words(2000)], workers=n, **options) for n in (1, 2))
+    xr.testing.assert_equal(alone.data, both.data)
 
 
 def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
@@ -127,9 +141,9 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
         sparse(loaded, text, out=tmp_path / "run", **options)
     part = esscher.load(tmp_path / "run")
     assert not part.complete
-    assert part.replicates == 2
+    assert part.data.sizes["replicate"] == 2
     again = sparse(loaded, text, out=tmp_path / "run", **options)
-    assert again.patterns == whole.patterns
+    xr.testing.assert_equal(again.data, whole.data)
     with pytest.raises(InputError, match="another configuration"):
         sparse(loaded, text, out=tmp_path / "run", **(options | {"query_count": 9}))
 
@@ -155,13 +169,13 @@ def test_bad_input(options, message, tmp_path) -> None:
 
 def test_one_passage_decides_nothing(tmp_path) -> None:
     options = SMALL | {"passages": 1, "layers": [0], "patterns": "window", "progress": False}
-    found = sparse(tiny("llama"), [words(900)], **options)
-    assert found.patterns["window"].verdict == "undecided"
-    assert found.patterns["window"].fit.map.interval == (None, None)
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert "window" in repr(found)
-    print_result(found)
-    found.plot().save(tmp_path / "one.svg")
+    result = sparse(tiny("llama"), [words(900)], **options)
+    assert result["verdict"].sel(pattern="window") == "undecided"
+    assert result["exponent"].sel(bound=["low", "high"]).isnull().all()
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert "window" in repr(result)
+    print_result(result)
+    result.plot().save(tmp_path / "one.svg")
 
 
 def test_a_window_that_is_shorter_than_the_budget() -> None:

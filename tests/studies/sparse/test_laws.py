@@ -8,12 +8,11 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, View
-from esscher.engine.sampled.sizes import METRICS
 from esscher.math.heads import gaussian_head
 from esscher.math.laws import standard_law
 from esscher.studies.sparse import SparseLawStudy, sparse_law
+from esscher.studies.sparse.compare import KEEPS, NEVER, SLOWER, UNDECIDED
 from esscher.studies.sparse.measure import Sequences, measure_law
-from esscher.studies.sparse.result import KEEPS, NEVER, SLOWER, UNDECIDED
 
 SUBSETS = ("random", "streaming", "window", "longformer", "bigbird", "strided", "block")
 
@@ -30,12 +29,11 @@ def correlations(tokens: int, positions: np.ndarray, rho: float) -> tuple[np.nda
 def squared_map_errors(sequences, patterns, budgets, replicates, seed=0):
     """Absolute squared errors of the map at H = 0, [pattern, replicate, budget]."""
     head = gaussian_head(0.0, sequences.law.dim)
-    shape = (len(patterns), len(METRICS), 1, 1, len(budgets))
     out = np.empty((len(patterns), replicates, len(budgets)))
     for i in range(replicates):
         cell = measure_law((head, sequences), patterns, budgets, [i], seed)
-        errors = cell.table["error"].to_numpy().reshape(shape)[:, METRICS.index("map"), 0, 0]
-        out[:, i] = (errors * cell.about.norm) ** 2
+        errors = cell["error"].sel(metric="map", replicate=i)
+        out[:, i] = (errors * cell["norm"]) ** 2
     return out
 
 
@@ -125,7 +123,8 @@ def test_independent_tokens_do_not_know_the_queries() -> None:
 
 def test_cells_cover_the_replicates() -> None:
     for replicates in (8, 9, 11, 32):
-        parts = SparseLawStudy("gaussian", replicates=replicates).blocks().values()
+        study = SparseLawStudy("gaussian", horizon=0.5, replicates=replicates)
+        parts = study.known().blocks.values()
         assert [r for part in parts for r in part] == list(range(replicates))
         assert min(len(part) for part in parts) >= 4
 
@@ -141,17 +140,17 @@ def test_verdicts_on_independent_tokens() -> None:
         budgets=[16, 32, 64, 128],
         patterns="window,bigbird,corrected,topk,pooled,linformer",
     )
-    verdicts = {name: pattern.verdict for name, pattern in result.patterns.items()}
+    verdicts = result["verdict"].to_series()
     assert verdicts["random"] == "baseline"
+    low, high = result["ratio"].sel(metric="map", bound=["low", "high"]).transpose("bound", ...)
     # any choice that does not look at the tokens is as good as random, up to its interval; half of
     # the budget of "corrected" is spent on keys that are worth no more: half as many samples
     for name, ratio in (("window", 1.0), ("bigbird", 1.0), ("corrected", np.sqrt(2))):
-        low, high = result.patterns[name].ratio.map.interval
         # these few replicates need not suffice to say so
         assert verdicts[name] in (KEEPS, UNDECIDED)
-        assert low < 1.1 * ratio
-        assert high > 0.9 * ratio
+        assert low.sel(pattern=name) < 1.1 * ratio
+        assert high.sel(pattern=name) > 0.9 * ratio
     assert verdicts["pooled"] == verdicts["linformer"] == NEVER
     # the largest weights are a biased sample: with weights this even, worse than any other
     assert verdicts["topk"] in (SLOWER, NEVER)
-    assert result.patterns["topk"].ratio.map.interval[0] > 1
+    assert low.sel(pattern="topk") > 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from msgspec import structs
+import xarray as xr
 
 from esscher.core.errors import InputError
 from esscher.math.tails.verdict import NONE, SUB_GAUSSIAN
@@ -16,30 +17,23 @@ from tests.show.drawn import rows
 
 
 @pytest.fixture(scope="module")
-def found():
+def result():
     return make("tails")[1]
 
 
 @pytest.fixture(scope="module")
-def judged(found):
-    """More heads of either kind, on which the halves agree: single heads are judged."""
-    ends = {SUB_GAUSSIAN: (4.0, 9.0), NONE: (0.3, 0.8)}
-    heads = []
-    for i, head in enumerate([head for head in found.heads for _ in range(5)]):
-        said = (SUB_GAUSSIAN, NONE)[i % 2]
-        tail = (structs.replace(head.tail[0], tau_interval=ends[said]),)
-        number = head.head + 4 * (i % 5)
-        heads.append(
-            structs.replace(
-                head,
-                head=number,
-                key_head=number,
-                verdict=said,
-                halves=(said, said),
-                tail_halves=(tail, tail),
-            )
-        )
-    return replace(found, heads=tuple(heads))
+def judged(result):
+    """Two layers of ten heads of two kinds, on which the halves agree: single heads are judged."""
+    heads = result.data["head"]
+    data = xr.concat(
+        [result.data.assign_coords(head=heads + 4 * i) for i in range(5)],
+        "head",
+        data_vars="minimal",
+    )
+    kinds = np.resize([SUB_GAUSSIAN, NONE], data.sizes["head"])
+    data["verdict"] = xr.DataArray(kinds, dims="head").broadcast_like(data["verdict"])
+    data["reproducible"] = xr.ones_like(data["reproducible"])
+    return replace(result, data=data)
 
 
 @pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
@@ -48,47 +42,47 @@ def test_every_chart_is_drawn(judged, name, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_verdicts_are_drawn_only_where_they_are_given(found, judged):
+def test_verdicts_are_drawn_only_where_they_are_given(result, judged):
     table = judged.table().set_index(["layer", "head"])
     words = [table[name].to_dict() for name in ("verdict", "with_delimiters")]
     shown = rows(draw(DRAWINGS, judged), "word")
     assert shown
     for row in shown:
-        assert row["word"] in [one[row["layer"], row["head"]] for one in words]
-    assert not found.reproducible
-    assert not rows(draw(DRAWINGS, found), "word")
+        assert row["word"] in [column[row["layer"], row["head"]] for column in words]
+    assert not rows(draw(DRAWINGS, result), "word")
     with pytest.raises(InputError, match="verdicts on single heads are not given"):
-        draw(DRAWINGS, found, "verdicts")
+        draw(DRAWINGS, result, "verdicts")
 
 
-def test_curves_hold_the_fits_of_the_heads_asked_for(found):
-    shown = rows(draw(DRAWINGS, found, "curves", heads=[(1, 3)]), "tau")
-    tail = found.head(1, 3).tail
-    assert [row["tau"] for row in shown if "low" in row][: len(tail)] == pytest.approx(
-        [at.tau for at in tail], rel=1e-5
-    )
+def test_curves_hold_the_fits_of_the_heads_asked_for(result):
+    shown = rows(draw(DRAWINGS, result, "curves", heads=[(1, 3)]), "tau")
+    tau = result.head(1, 3)["fit_tau"].sel(subset="text", part="both", bound="value")
+    known = tau.values[~np.isnan(tau.values)]
+    drawn = [row["tau"] for row in shown if "low" in row][: len(known)]
+    assert drawn == pytest.approx(known, rel=1e-5)
     assert {(row["layer"], row["head"]) for row in shown} == {(1, 3)}
 
 
-def test_the_explorer_starts_at_the_head_of_largest_kurtosis(found):
-    worst = max(found.heads, key=lambda head: head.kurtosis.value)
-    (param,) = draw(DRAWINGS, found, "explorer").to_dict()["params"]
-    assert param["value"] == [{"layer": worst.layer, "head": worst.head}]
-    (param,) = draw(DRAWINGS, found, "explorer", heads=[(0, 3)]).to_dict()["params"]
+def test_the_explorer_starts_at_the_head_of_largest_kurtosis(result):
+    frame = result.table()
+    worst = frame.loc[frame["kurtosis"].idxmax()]
+    (param,) = draw(DRAWINGS, result, "explorer").to_dict()["params"]
+    assert param["value"] == [{"layer": worst["layer"], "head": worst["head"]}]
+    (param,) = draw(DRAWINGS, result, "explorer", heads=[(0, 3)]).to_dict()["params"]
     assert param["value"] == [{"layer": 0, "head": 3}]
     assert len(param["views"]) == 5
 
 
-def test_layers_only_if_they_were_measured(found):
-    shown = rows(draw(DRAWINGS, found, "layers"), "value")
-    assert {row["layer"] for row in shown} == set(found.layers_table()["layer"])
-    none = tuple(structs.replace(layer, hidden=None) for layer in found.layers)
-    without = replace(found, layers=none)
+def test_layers_only_if_they_were_measured(result):
+    shown = rows(draw(DRAWINGS, result, "layers"), "value")
+    assert {row["layer"] for row in shown} == set(result.table("layers")["layer"])
+    unknown = result.data["hidden_tokens"] * np.nan
+    without = replace(result, data=result.data.assign(hidden_tokens=unknown))
     assert "layers" not in [drawing.name for drawing in offered(DRAWINGS, without)]
     with pytest.raises(InputError, match="the tokens of whole layers were not measured"):
         draw(DRAWINGS, without, "layers")
 
 
-def test_heads_that_were_not_measured_are_refused(found):
+def test_heads_that_were_not_measured_are_refused(result):
     with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
-        draw(DRAWINGS, found, "curves", heads=[(7, 7)])
+        draw(DRAWINGS, result, "curves", heads=[(7, 7)])

@@ -13,15 +13,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from esscher.core.errors import InputError
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 
 #: A pipe is opened without waiting for its other end, and seen to be one then.
@@ -227,6 +225,8 @@ def map_array(path: Path) -> NDArray[Any]:
     InputError
         If it is no array, holds objects, or ends before its array does.
     """
+    import numpy as np
+
     with open_regular(path, follow=False) as file:
         size = os.fstat(file.fileno()).st_size
         try:

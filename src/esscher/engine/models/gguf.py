@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from esscher.core.errors import InputError
 from esscher.core.untrusted import open_regular, shortened
 from esscher.engine.models.transformers_library import transformers_module
@@ -208,6 +206,8 @@ _ONE = threading.Lock()
 @contextlib.contextmanager
 def gguf_read_once() -> Iterator[None]:
     """While this is entered, gguf reads a file once, and makes a table of names once."""
+    import numpy as np
+
     gguf = transformers_module("gguf")
     with _ONE:
         reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map

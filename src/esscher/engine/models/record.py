@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from esscher.core.codec import Count, Hash, Name, Record
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -89,6 +89,7 @@ def weight_sample(model: Any) -> str:
 
     By it, :func:`compare_weights` knows the same weights again in another type.
     """
+    import numpy as np
     import torch
 
     tensors = {
@@ -118,6 +119,8 @@ def compare_weights(
         Fields of a :class:`ModelRecord`. Without a sample, which runs of older versions do not
         have, weights of another type cannot be told from others.
     """
+    import numpy as np
+
     if stored.get("weight_hash") == now.get("weight_hash"):
         return "same"
     types = [str(record.get("dtype")) for record in (stored, now)]
@@ -145,6 +148,8 @@ def type_difference(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _rounded(values: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
     """The values as a type holds them, rounded to the nearest, to even in the middle."""
+    import numpy as np
+
     if dtype == "bfloat16":
         bits = values.view(np.uint32).astype(np.uint64)
         kept = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16

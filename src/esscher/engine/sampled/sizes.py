@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from esscher.core.codec import Count, Record
 from esscher.engine.models.outline import Outline
 
@@ -54,6 +52,8 @@ def default_sizes(
     most
         The last size is at most this.
     """
+    import numpy as np
+
     last = int(SHARE * keys) if most is None else min(most, int(SHARE * keys))
     start = first if last >= least * first else max(2, last // 4)
     return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from esscher.core.errors import InputError
-from esscher.core.validation import as_dim, as_positive, check_memory
+from esscher.core.validation import STANDARD_LAWS, as_dim, as_positive, check_memory
 from esscher.math.laws.finite import FiniteTokens
 from esscher.math.laws.gaussian import Gaussian, GaussianMixture, StudentT
 from esscher.math.laws.law import Law, TiltDomain, as_law
@@ -32,8 +32,6 @@ __all__ = [
     "standard_law",
 ]
 
-#: Laws that have a standard form.
-STANDARD_LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "student")
 #: Distance of the two components of the standard mixture from 0 (of at most 1).
 MIXTURE_OFFSET = 0.8
 

@@ -37,18 +37,34 @@ def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = n
     lowest, highest
         Range of the quantity: intervals end there.
     """
-    count, mean = len(values), values.mean(axis=0)
-    if count < 2:
+    mean, low, high = np.moveaxis(mean_bounds(values, lowest, highest), -1, 0).tolist()
+    if len(values) < 2:
         nothing = (None,) * len(mean)
-        return Means(mean=tuple(mean.tolist()), standard_error=nothing, interval=nothing)
-    error = values.std(axis=0, ddof=1) / np.sqrt(count)
-    half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
-    low, high = ((mean + sign * half).clip(lowest, highest).tolist() for sign in (-1, 1))
+        return Means(mean=tuple(mean), standard_error=nothing, interval=nothing)
     return Means(
-        mean=tuple(mean.tolist()),
-        standard_error=finite_numbers(error),
+        mean=tuple(mean),
+        standard_error=finite_numbers(values.std(axis=0, ddof=1) / np.sqrt(len(values))),
         interval=tuple(zip(low, high, strict=True)),
     )
+
+
+def mean_bounds(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Array:
+    """Return the mean over the first axis with the ends of Student's interval, [..., bound].
+
+    Parameters
+    ----------
+    values
+        The first axis has independent replicates; with only one, there is no interval (NaN).
+    lowest, highest
+        Range of the quantity: intervals end there.
+    """
+    count, mean = len(values), values.mean(axis=0)
+    half = np.full_like(mean, np.nan)
+    if count > 1:
+        error = values.std(axis=0, ddof=1) / np.sqrt(count)
+        half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
+    ends = [(mean + sign * half).clip(lowest, highest) for sign in (-1, 1)]
+    return np.stack([mean, *ends], axis=-1)
 
 
 def exponentials(values: Array) -> Means:

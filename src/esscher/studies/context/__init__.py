@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.runs.old_study import function_of
-from esscher.studies.context.study import Context, ContextStudy
+from esscher.runs.study import function_of
+from esscher.studies.context.study import ContextStudy
 
 context = function_of(ContextStudy)
-
-__all__ = ["Context", "ContextStudy", "context"]

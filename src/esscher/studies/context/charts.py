@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 from altair.typing import ChartType
 
 from esscher.core.shown import counted
-from esscher.show.cells import heatmap, map_height, picked_title, picking
+from esscher.runs.result import Result
+from esscher.show.cells import map_height, picked_title
 from esscher.show.chart import (
     HEIGHT,
     Axis,
@@ -22,13 +21,19 @@ from esscher.show.chart import (
     lines,
     panel,
     points,
-    ticks,
 )
 from esscher.show.content import Drawing, check_heads
-from esscher.show.frames import finite, records
+from esscher.show.explorer import HeadMap
+from esscher.show.explorer import explorer as head_explorer
+from esscher.show.frames import records
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
-from esscher.studies.context.study import Context, longest_first
+from esscher.studies.context.study import ContextData, ContextSettings
+from esscher.studies.context.view import CURVES, TABLES
 
+if TYPE_CHECKING:
+    import altair as alt
+
+Context = Result[ContextSettings]
 #: Heads whose curves are drawn unless some are chosen.
 SHOWN = 6
 #: Points that a panel must have to stand beside another.
@@ -37,24 +42,37 @@ WIDE = 170.0
 BEYOND = 10.0
 #: Written into the cells of lengths beyond the longest context.
 FARTHER = "→"
-REST = "relative change still to come"
 BAND = "band: shares by the ends of the heads' 95% intervals"
+BAR = "bar: 95% interval of the tokens used"
 MEASURED = Series("line", ("measured", "extrapolated"))
-#: Kinds of lines of single heads.
-SUM, DOUBLING, EXTRAPOLATED = "still to come", "change at a doubling", "extrapolated"
-#: Curves of the head that is picked.
+#: Curves of a head, by the variable that each shows.
+CURVE = {
+    "change": "output changes when L is doubled",
+    "rest": "still to come beyond L",
+    "length": "tokens used",
+}
 CHANGES = Series(
     "curve",
-    ("output changes when L is doubled", "still to come beyond L", "tokens used"),
+    tuple(CURVE.values()),
     colours=(BLUE, VERMILION, BLACK),
     shapes=("circle", "square", "diamond"),
+)
+LENGTHS = HeadMap(
+    "length",
+    "tokens of context used",
+    {"log": True, "crossed": "extrapolated", "cross": FARTHER},
+)
+MAPS = (
+    LENGTHS,
+    HeadMap("last_change", "last change", {"colours": SHARES}),
+    HeadMap("exponent", "exponent of changes", {"colours": SHARES}),
 )
 
 
 def context(result: Context) -> ChartType:
     """Draw the share of heads done at every length, and the length of every head."""
-    height = map_height(len({head.layer for head in result.heads}))
-    panels = [_saturation(result, max(height, HEIGHT)), _lengths(result)]
+    height = map_height(result.data.sizes["layer"])
+    panels = [_saturation(result, max(height, HEIGHT)), LENGTHS.draw(result.table())]
     note = f"{BAND}. {_marks(result)}"
     return figure(panels, _title(result), note=note, least=WIDE, apart=True)
 
@@ -66,83 +84,39 @@ def saturation(result: Context) -> ChartType:
 
 def lengths(result: Context) -> ChartType:
     """Draw the context that every head uses."""
-    return figure([_lengths(result)], _title(result), note=_marks(result))
+    return figure([LENGTHS.draw(result.table())], _title(result), note=_marks(result))
 
 
 def explorer(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw lengths and changes of every head, and the curves of the one that is picked."""
-    first = longest_first(result.table()).iloc[0]
-    chosen = int(first["layer"]), int(first["head"])
-    if heads is not None:
-        check_heads(heads, [(head.layer, head.head) for head in result.heads])
-        chosen = heads[0]
-    pick = picking(*chosen)
-    rows = records(result.table())
-    panels = [
-        _lengths(result, pick),
-        heatmap(rows, "last_change", "last change", colours=SHARES, pick=pick),
-        heatmap(rows, "exponent", "exponent of changes", colours=SHARES, pick=pick),
-        _picked(result, pick),
-    ]
-    note = f"{_marks(result)}; bar: 95% interval of the tokens used"
-    return figure(panels, _title(result), note=note, least=WIDE, apart=True, pick=pick)
+    return head_explorer(
+        TABLES[0].ordered(result),
+        MAPS,
+        lambda pick: [_changes(result, picked_title("changes"), pick=pick)],
+        title=_title(result),
+        heads=heads,
+        note=f"{_marks(result)}; {BAR}",
+        least=WIDE,
+    )
 
 
 def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw what is still to come at every length for chosen heads, and where it is tolerable.
+    """Draw the changes of chosen heads.
 
     Unless heads are given six, from the one that uses the shortest context to the longest.
     """
+    frame = result.table().sort_values("length", kind="stable", na_position="last")
+    there = [(int(layer), int(head)) for layer, head in frame[["layer", "head"]].to_numpy()]
     if heads is None:
-        order = sorted(
-            result.heads, key=lambda head: math.inf if head.length is None else head.length
-        )
-        at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
-        heads = [(order[i].layer, order[i].head) for i in at]
-    check_heads(heads, [(head.layer, head.head) for head in result.heads])
-    tolerance, longest = result.study.tolerance, result.lengths[-1]
-    rows: list[dict[str, Any]] = []
-    done: list[dict[str, Any]] = []
-    for pair in heads:
-        head = result.head(*pair)
-        used = head.note if head.length is None else f"{head.length:,.0f}"
-        mark = " (extrapolated)" if head.extrapolated else ""
-        name = f"head {pair[0]}.{pair[1]}: {used}{mark}"
-        curve = {"head": name, "line": SUM}
-        summed = any(finite(rest, log=True) for rest in head.rest)
-        if summed:
-            values: Sequence[Any] = head.rest
-        else:  # the changes do not fall, and have no sum; they are known
-            curve["line"], values = DOUBLING, head.change
-        rows += [
-            curve | {"context": at, "rest": finite(value, log=True)}
-            for at, value in zip(result.lengths, values, strict=False)
-        ]
-        if head.length is not None:
-            end = {"head": name, "context": head.length, "rest": tolerance}
-            done.append(end)
-            if head.length > longest and summed:
-                start = {"head": name, "context": longest, "rest": finite(head.rest[-1], log=True)}
-                rows += [one | {"line": EXTRAPOLATED} for one in (start, end)]
-    names = list(dict.fromkeys(row["head"] for row in rows))
-    kinds = [kind for kind in (SUM, EXTRAPOLATED, DOUBLING) if kind in {r["line"] for r in rows}]
-    x = _along([*result.lengths, *(row["context"] for row in rows)])
-    y = Axis(
-        "rest", REST, log=True, limits=limits([tolerance, *(r["rest"] for r in rows)], log=True)
-    )
-    series = Series("head", names)
-    drawn = panel(
-        guides([_tolerance(result)], x, y, turned=True),
-        lines(rows, x, y, series, dashes=Series("line", kinds)),
-        points([row for row in rows if row["line"] != EXTRAPOLATED], x, y, series),
-        ticks(done, x, y, series),
-        height=150.0,
-    )
-    return figure([drawn], _title(result), note="upright strokes: tokens that the heads use")
+        at = np.unique(np.linspace(0, len(there) - 1, min(SHOWN, len(there))).astype(int))
+        heads = [there[i] for i in at]
+    check_heads(heads, there)
+    panels = [_changes(result, f"head {head[0]}.{head[1]}", head) for head in heads]
+    return figure(panels, _title(result), note=BAR, least=WIDE)
 
 
 def _nothing(result: Context) -> str | None:
-    return None if result.heads else "no passage of the run is complete"
+    return None if result.cells else "no passage of the run is complete"
 
 
 DRAWINGS = (
@@ -171,7 +145,7 @@ DRAWINGS = (
     Drawing("lengths", "context that every head uses", lengths, missing=_nothing),
     Drawing(
         "curves",
-        "what is still to come at every length, for single heads (--head)",
+        "changes at every length, and what is still to come, for single heads (--head)",
         curves,
         heads=True,
         missing=_nothing,
@@ -179,18 +153,48 @@ DRAWINGS = (
 )
 
 
+def _changes(
+    result: Context,
+    title: Any,
+    head: tuple[int, int] | None = None,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Changes of a head, what is still to come, and where that is tolerable."""
+    tolerance = result.setup.settings.tolerance
+    changes = CURVES.frame(result).melt(
+        ["layer", "head", "context"], ["change", "rest"], var_name="curve", value_name="value"
+    )
+    # nothing, and what is not there, have no place on a logarithmic axis
+    changes["value"] = changes["value"].where(changes["value"] > 0)
+    rows = records(changes.replace({"curve": CURVE}))
+    frame = result.table()
+    used = frame[frame["length"].notna()].assign(curve=CURVE["length"], value=tolerance)
+    called = {"length": "context", "length_low": "low", "length_high": "high"}
+    done = records(used.rename(columns=called))
+    ends = [*result.data["context"].values.tolist(), _last(result)]
+    x = Axis("context", "tokens of context L", log=True, limits=limits(ends, log=True))
+    known = [tolerance, *(row["value"] for row in rows)]
+    y = Axis("value", "relative change", log=True, limits=limits(known, log=True))
+    if head is not None:
+        rows, done = ([r for r in part if (r["layer"], r["head"]) == head] for part in (rows, done))
+    level = {"at": tolerance, "name": f"tolerance {100 * tolerance:g}%"}
+    return panel(
+        guides([level], x, y, turned=True),
+        lines(rows, x, y, CHANGES, pick=pick),
+        points(rows, x, y, CHANGES, pick=pick),
+        points(done, x, y, CHANGES, across=True, pick=pick),
+        title=title,
+    )
+
+
 def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
     """Share of heads whose length is at most L; the band from the ends of their intervals."""
-    longest, last = result.lengths[-1], _last(result)
-    lengths, early, late = (
-        np.sort([math.inf if value is None else value for value in values])
-        for values in (
-            [head.length for head in result.heads],
-            [head.interval[0] for head in result.heads],
-            [head.interval[1] for head in result.heads],
-        )
-    )
-    ends = np.concatenate([lengths, early, late, [result.lengths[0]]])
+    settings, last = result.setup.settings, _last(result)
+    longest = settings.context
+    known = ContextData(result.data).length.transpose("bound", ...).values.reshape(3, -1)
+    # an open end comes after all lengths
+    lengths, early, late = np.sort(np.where(np.isnan(known), np.inf, known), axis=1)
+    ends = np.concatenate([lengths, early, late, result.data["context"].values[:1]])
     first = float(ends.min()) / 1.1
     places = np.unique([first, longest, last, *ends[ends <= last]])
     shares = [
@@ -206,7 +210,7 @@ def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
     x = Axis("context", "tokens of context", log=True, limits=(first, last))
     y = Axis("share", "share of heads", limits=(0.0, 1.15))
     blocks = [lines(parts, x, y, dashes=MEASURED, step=True)]
-    if len(result.study.cells()) > 1:  # one passage has no intervals
+    if settings.passages > 1:  # one passage has no intervals
         blocks.insert(0, bands(rows, x, y, step=True))
     endless = int(np.isinf(lengths).sum())
     if endless:
@@ -215,82 +219,25 @@ def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
     return panel(
         *blocks,
         guides([{"at": longest, "name": "longest context"}], x, y, upright=True, turned=True),
-        title=f"heads within {100 * result.study.tolerance:g}% of the end",
+        title=f"heads within {100 * settings.tolerance:g}% of the end",
         height=height,
     )
 
 
-def _lengths(result: Context, pick: alt.Parameter | None = None) -> ChartType:
-    rows = records(result.table())
-    return heatmap(
-        rows,
-        "length",
-        "tokens of context used",
-        log=True,
-        crossed="extrapolated",
-        cross=FARTHER,
-        pick=pick,
-    )
-
-
-def _picked(result: Context, pick: alt.Parameter) -> ChartType:
-    """Changes of the head that is picked, what is still to come, and where that is tolerable."""
-    change, rest, used = CHANGES.names
-    rows, done = [], []
-    for head in result.heads:
-        place = {"layer": head.layer, "head": head.head}
-        for curve, values in ((change, head.change), (rest, head.rest)):
-            rows += [
-                place | {"curve": curve, "context": at, "change": finite(value, log=True)}
-                for at, value in zip(result.lengths, values, strict=False)
-            ]
-        if head.length is not None:
-            done.append(
-                place
-                | {
-                    "curve": used,
-                    "context": head.length,
-                    "change": result.study.tolerance,
-                    "low": head.interval[0],
-                    "high": head.interval[1],
-                }
-            )
-    x = _along([*result.lengths, _last(result)])
-    known = [result.study.tolerance, *(row["change"] for row in rows)]
-    y = Axis("change", "relative change", log=True, limits=limits(known, log=True))
-    return panel(
-        guides([_tolerance(result)], x, y, turned=True),
-        lines(rows, x, y, CHANGES, pick=pick),
-        points(rows, x, y, CHANGES, pick=pick),
-        points(done, x, y, CHANGES, across=True, pick=pick),
-        title=picked_title("changes"),
-    )
-
-
-def _along(values: Sequence[float | None]) -> Axis:
-    return Axis("context", "tokens of context L", log=True, limits=limits(values, log=True))
-
-
-def _tolerance(result: Context) -> dict[str, Any]:
-    tolerance = result.study.tolerance
-    return {"at": tolerance, "name": f"tolerance {100 * tolerance:g}%"}
-
-
 def _last(result: Context) -> float:
     """The longest context that is drawn."""
-    longest = result.lengths[-1]
-    ends = [value for head in result.heads for value in (head.length, *head.interval)]
-    known = [value for value in ends if value is not None]
-    return float(np.clip(max(known, default=longest), 1.5 * longest, BEYOND * longest))
+    longest = result.setup.settings.context
+    end = float(ContextData(result.data).length.max().fillna(longest))
+    return float(np.clip(end, 1.5 * longest, BEYOND * longest))
 
 
 def _marks(result: Context) -> str:
-    return f"×: still changing at {result.lengths[-1]:,}; {FARTHER}: extrapolated"
+    return f"×: still changing at {result.setup.settings.context:,}; {FARTHER}: extrapolated"
 
 
 def _title(result: Context) -> str:
-    study = result.study
+    setup, settings = result.setup, result.setup.settings
     return (
-        f"{study.model_record.name} on {study.text_record.source}: context used by its heads, "
-        f"{counted(study.passages, 'passage')}, longest context {study.context:,}"
+        f"{setup.model.name} on {setup.text.source}: context used by its heads, "
+        f"{counted(settings.passages, 'passage')}, longest context {settings.context:,}"
     )

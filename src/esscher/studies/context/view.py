@@ -1,47 +1,140 @@
-"""The result on a page of a report: how many heads are done, and a table of all heads."""
+"""Context lengths as people see them: the table, the cards and the sentences."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+import xarray as xr
 
-from esscher.core.shown import counted, shown
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.context.study import Context, count_done, longest_first
+from esscher.core.shown import counted, shown, two_digits
+from esscher.core.variables import by_row, var
+from esscher.runs.result import Result
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.context.study import ContextData, ContextSettings
+
+TITLE = "Context lengths of heads"
+#: Variables that only tables show.
+LAST_CHANGE = var(
+    "",
+    "last change",
+    "p1",
+    name="last_change",
+    terminal="change",
+    help="relative change of the output when the context last doubled",
+)
+EXTRAPOLATED = var("", name="extrapolated", kind="b", page=False)
+NOTE = var("", "note", name="note", kind="U", terminal="note")
 
 
-def summary(result: Context, name: str) -> Summary:
-    """Say what was measured and what matters of it; ``name`` is that of the run."""
-    study = result.study
-    subject = (
-        f"{study.model_record.name} on {study.text_record.source}, up to {study.context:,} tokens, "
-        f"{counted(study.passages, 'passage')}, tolerance {100 * study.tolerance:g}%"
+def heads(result: Result[ContextSettings]) -> xr.Dataset:
+    """Return the numbers of every head, and in a word whether its length was measured."""
+    data, longest = ContextData(result.data), result.setup.settings.context
+    length = data.length.sel(bound="value", drop=True)
+    beyond = length > longest
+    changing = by_row(
+        lambda change: f"still changing by {change[-2]:.0%} at {longest:,}", "context", data.change
     )
-    tables = [_heads(result, name)] if result.heads else []
-    cards = _cards(result) if result.heads else []
-    return Summary("Context lengths of heads", subject, cards, tables)
+    note = changing.where(length.isnull(), "").where(~beyond, "extrapolated")
+    return result.data.assign(
+        last_change=data.change.isel(context=-2, drop=True),
+        extrapolated=beyond,
+        note=note.astype(np.str_),
+    )
 
 
-def _cards(result: Context) -> list[Card]:
-    """Heads that are done, those that gain beyond, those with an open end, the median."""
-    frame, longest = result.table(), result.study.context
-    length, total = frame["length"].where(~frame["open"], np.inf), len(frame)
+TABLES = (
+    TableView(
+        "heads",
+        "All heads",
+        ("layer", "head"),
+        (
+            ContextData.length,
+            LAST_CHANGE,
+            NOTE,
+            ContextData.limit,
+            EXTRAPOLATED,
+            ContextData.exponent,
+        ),
+        heads,
+        sort="length",
+        then="last_change",
+        caption="Brackets are 95% intervals from resampled passages; one passage has none.",
+        most=12,
+    ),
+)
+CURVES = TableView(
+    "curves",
+    "Changes of every head",
+    ("layer", "head", "context"),
+    (ContextData.change, ContextData.rest),
+    lambda result: result.data,
+)
 
-    done = count_done(result.heads, longest // 2)
 
-    def used(quantile: float) -> str:
-        value = float(length.quantile(quantile, "nearest"))
-        return shown(value, "n0") if np.isfinite(value) else f"open at {longest:,}"
+def count_done(result: Result[ContextSettings], tokens: int) -> tuple[int, int, int]:
+    """Count the heads that need no more than so many tokens, that need more, and undecided ones.
 
+    By the interval of the length, never by the length alone: without an interval (one passage) all
+    heads are undecided.
+    """
+    low, high = (ContextData(result.data).length.sel(bound=end) for end in ("low", "high"))
+    done = high <= tokens
+    not_yet = high.notnull() & ~done & ~(low <= tokens)  # the low end may be open, or beyond
+    counts = int(done.sum()), int(not_yet.sum())
+    return *counts, low.size - sum(counts)
+
+
+def subject(result: Result[ContextSettings]) -> str:
+    """Return what was measured, in a line."""
+    setup, settings = result.setup, result.setup.settings
+    return (
+        f"{setup.model.name} on {setup.text.source}, up to {settings.context:,} tokens, "
+        f"{counted(settings.passages, 'passage')}, tolerance {100 * settings.tolerance:g}%"
+    )
+
+
+def headline(result: Result[ContextSettings]) -> str:
+    """Return the answer in a few sentences."""
+    settings, frame = result.setup.settings, result.table()
+    longest, half = settings.context, settings.context // 2
+    done, not_yet, undecided = count_done(result, half)
+    sentence = (
+        f"{done} of {len(frame)} heads have seen enough after {half:,} tokens of context (more "
+        f"would change their output by less than {100 * settings.tolerance:g}%), {not_yet} have "
+        f"not, {undecided} undecided (95% intervals over {counted(settings.passages, 'passage')})"
+    )
+    beyond = frame["length"][frame["extrapolated"]]
+    if len(beyond):
+        sentence += (
+            f"; {len(beyond)} need more than {longest:,}, up to ~{two_digits(beyond.max())} "
+            "(extrapolated)"
+        )
+    changes = frame["last_change"][frame["length"].isna()]
+    if len(changes):
+        still = "is still changing, by" if len(changes) == 1 else "are still changing, by up to"
+        sentence += f"; {len(changes)} {still} {changes.max():.0%} at {longest:,}"
+    middle = float(frame["length"].fillna(np.inf).median())
+    uses = f"still changes at {longest:,}"
+    if np.isfinite(middle):
+        mark = "~" if middle > longest else ""
+        uses = f"uses {mark}{two_digits(middle)} tokens"
+    return f"{sentence}. The median head {uses}."
+
+
+def cards(result: Result[ContextSettings]) -> list[Card]:
+    """Return the numbers that matter."""
+    frame, longest = result.table(), result.setup.settings.context
+    total, done, not_yet, undecided = len(frame), *count_done(result, longest // 2)
+    lengths = frame["length"].fillna(np.inf).quantile([0.1, 0.5, 0.9], "nearest")
+    low, middle, high = (
+        shown(x, "n0") if np.isfinite(x) else f"open at {longest:,}" for x in lengths
+    )
     return [
         Card(
-            f"{done['done']} of {total}",
+            f"{done} of {total}",
             f"heads are done by {longest // 2:,} tokens",
-            f"within {100 * result.study.tolerance:g}% of their final output, by their intervals; "
-            f"{done['not yet']} are not, {done['undecided']} undecided",
+            f"within {100 * result.setup.settings.tolerance:g}% of their final output, by their "
+            f"intervals; {not_yet} are not, {undecided} undecided",
         ),
         Card(
             f"{int(frame['extrapolated'].sum())} of {total}",
@@ -49,87 +142,13 @@ def _cards(result: Context) -> list[Card]:
             "by extrapolation",
         ),
         Card(
-            f"{int(frame['open'].sum())} of {total}",
+            f"{int(frame['length'].isna().sum())} of {total}",
             f"heads are still changing at {longest:,}",
             "and the changes do not shrink",
         ),
         Card(
-            used(0.5),
+            middle,
             "tokens that the median head uses",
-            f"10% and 90% of the heads: {used(0.1)} and {used(0.9)}",
+            f"10% and 90% of the heads: {low} and {high}",
         ),
     ]
-
-
-def _heads(result: Context, name: str) -> Table:
-    return Table(
-        title="All heads",
-        name=f"{name}-heads",
-        columns=[
-            Column("layer", "layer", "n0"),
-            Column("head", "head", "n0"),
-            Column(
-                "length",
-                "tokens used",
-                "n0",
-                "low",
-                "high",
-                "open",
-                help="context at which what is still to come is within the tolerance",
-            ),
-            Column(
-                "last_change",
-                "last change",
-                "p1",
-                help="relative change of the output at the last doubling",
-            ),
-            Column("extrapolated", "extrapolated", help="beyond the longest context measured"),
-            Column("note", "open end"),
-            Column(
-                "limit", "at most", "n0", help="the window of the layer, or what the model reads"
-            ),
-            Column("open", "open", shown=False),
-            Column("exponent", "exponent of changes", "d2", help="b of change ~ L^-b"),
-        ],
-        data=data_of(result.table()),
-        caption="Brackets are 95% intervals from resampled passages; one passage has none.",
-        sort=("last_change", True),
-    )
-
-
-# The result in a terminal.
-
-#: Heads that the table shows unless all are asked for.
-SHOWN = 12
-
-
-def print_result(result: Context, console: PlainConsole, everything: bool = False) -> None:
-    """Print the heads that use most."""
-    heads = result.table()
-    if heads.empty:
-        return
-    heads = longest_first(heads)
-    shown = heads if everything else heads.head(SHOWN)
-    table = PlainTable(
-        "All heads" if everything else f"The {len(shown)} heads that use the longest context"
-    )
-    for name in ("head", "context", "between", "and", "change", "note"):
-        words = name == "note"
-        table.add_column(name, justify="left" if words else "right", no_wrap=not words)
-    for row in shown.to_dict("records"):
-        table.add_row(
-            f"{row['layer']}.{row['head']}",
-            *(
-                "open" if math.isnan(row[name]) else f"{row[name]:,.0f}"
-                for name in ("length", "low", "high")
-            ),
-            f"{row['last_change']:.1%}",
-            "extrapolated" if row["extrapolated"] else row["note"],
-        )
-    console.print(table)
-    console.explain(
-        "context: tokens after which a head's output changes by less than the tolerance, with 95% "
-        "interval over passages; open: it changes by more, and no less than before. Nothing is "
-        "longer than the window of the layer or what the model reads. change: relative, when the "
-        "context last doubled."
-    )

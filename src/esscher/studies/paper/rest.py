@@ -63,9 +63,9 @@ def measure_sparse(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
+    table = result.table().rename(columns={"exponent_low": "low", "exponent_high": "high"})
     names = [
         "pattern",
-        "metric",
         "exponent",
         "low",
         "high",
@@ -77,7 +77,7 @@ def measure_sparse(unit: Unit, setting: Setting) -> Rows:
         "ratio_low",
         "ratio_high",
     ]
-    return records(result.table()[names])
+    return records(table[names])
 
 
 def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
@@ -87,8 +87,7 @@ def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
 
 def judge_sparse(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
     """Judge by whether patterns have the exponent of random keys."""
-    table = tables["sparse"]
-    maps = table[table["metric"] == "map"].set_index("pattern")
+    maps = tables["sparse"].set_index("pattern")
     others = maps.drop(index="random")
     differ = (others["difference_low"] > 0) | (others["difference_high"] < 0)
     same = (others["difference_low"] > -MARGIN) & (others["difference_high"] < MARGIN)
@@ -449,7 +448,7 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = result.table()
+    table = result.table("tests").rename(columns={"effect_low": "low", "effect_high": "high"})
     tokens = table[table["statistic"] == "tokens"]
     columns = ["layer", "head", "p", "adjusted_p", "share", "verdict", "low", "high"]
     return records(tokens[columns])

@@ -8,10 +8,14 @@ from typing import Any
 import altair as alt
 from altair.typing import ChartType
 
-from esscher.core.shown import counted
-from esscher.show.cells import ROW, category_map, heatmap, picked_title, picking
+from esscher.core.variables import table
+from esscher.engine.patterns import BASELINE
+from esscher.show.cells import ROW, picked_title
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points, sheet
-from esscher.show.content import Drawing, check_heads
+from esscher.show.content import Drawing
+from esscher.show.explorer import HeadMap
+from esscher.show.explorer import explorer as head_explorer
+from esscher.show.frames import records
 from esscher.show.theme import (
     BLACK,
     BLUE,
@@ -25,8 +29,8 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.sparse.result import RANDOM, Sparse, SparseHead
-from esscher.studies.sparse.study import SparseStudy
+from esscher.studies.sparse.study import AnySparse
+from esscher.studies.sparse.view import CURVES, TABLES, subject
 
 WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (1, 2)
 #: Colour, shape, dashes and letter of each pattern.
@@ -53,37 +57,16 @@ TARGET: dict[str, Any] = {"at": 0.1, "name": "10%"}
 HEADROOM = 2.0
 
 
-def subject(result: Sparse) -> str:
-    """Return what was measured, in a line."""
-    study = result.study
-    if isinstance(study, SparseStudy):
-        heads = counted(len(study.layers) * len(study.heads), "head")
-        return (
-            f"{study.model_record.name} on {study.text_record.source}, {heads}, "
-            f"{counted(study.passages, 'passage')} of {study.context} tokens"
-        )
-    kind = f"AR(1) with rho = {study.correlation:g}" if study.correlation else "independent"
-    horizon = f"spectrum {list(study.spectrum or ())}"
-    if study.horizon is not None:
-        horizon = f"H = {study.horizon:g}"
-    return (
-        f"{study.law} tokens, {kind}, {horizon}, d = {study.dim}, N = {study.tokens:,}, "
-        f"{counted(study.replicates, 'replicate')}"
-    )
-
-
-def patterns(result: Sparse) -> ChartType:
+def patterns(result: AnySparse) -> ChartType:
     """Draw errors against the budget, a panel per metric, and exponents with verdicts."""
+    errors = records(result.table("curves"))
     panels = []
     for metric, title in METRICS.items():
-        rows: list[dict[str, Any]] = []
-        for name, pattern in result.patterns.items():
-            curve = pattern.curve[metric]
-            for budget, mean, ends in zip(result.budgets, curve.mean, curve.interval, strict=True):
-                row = {"pattern": name, "budget": budget, "error": mean}
-                if ends is not None:
-                    row |= {"low": max(ends[0], 0.05 * mean), "high": ends[1]}
-                rows.append(row)
+        rows = [row for row in errors if row["metric"] == metric]
+        for row in rows:
+            row["low"], row["high"] = row.pop("error_low"), row.pop("error_high")
+            if row["low"] is not None:
+                row["low"] = max(row["low"], 0.05 * row["error"])
         ends, above = _ends(rows)
         guide = [TARGET] if metric == "map" and ends[0] < TARGET["at"] < ends[1] else []
         y = Axis("error", "relative error", log=True, limits=ends)
@@ -109,70 +92,61 @@ def _ends(rows: list[dict[str, Any]]) -> tuple[tuple[float, float], str]:
     return (0.7 * low, HEADROOM * tops[others[0]]), f" ({highest} begins at {tops[highest]:.3g})"
 
 
-def _exponents(result: Sparse) -> ChartType:
-    rows, names = [], []
-    for name, pattern in result.patterns.items():
-        names.append(name if name == RANDOM else f"{name}: {pattern.verdict}")
-        for metric, title in METRICS.items():
-            fit = pattern.fit[metric]
-            rows.append(
-                {
-                    "pattern": names[-1],
-                    "metric": title,
-                    "exponent": fit.exponent,
-                    "low": fit.interval[0],
-                    "high": fit.interval[1],
-                    "hollow": not (fit.trusted and fit.law == "power"),
-                }
-            )
+def _exponents(result: AnySparse) -> ChartType:
+    verdicts = result["verdict"].to_series()
+    names = {n: n if n == BASELINE else f"{n}: {verdict}" for n, verdict in verdicts.items()}
+    frame = table(result.data, ("pattern", "metric"), ["exponent", "law", "trusted"])
+    rows = [
+        {
+            "pattern": names[row["pattern"]],
+            "metric": METRICS[row["metric"]],
+            "exponent": row["exponent"],
+            "low": row["exponent_low"],
+            "high": row["exponent_high"],
+            "hollow": not (row["trusted"] and row["law"] == "power"),
+        }
+        for row in records(frame)
+    ]
     known = [row[key] for row in rows for key in ("exponent", "low", "high")]
     x = Axis("exponent", "exponent β of error ~ r^-β", limits=limits([0.0, 0.5, *known]))
-    y = Axis("pattern", names=names)
+    y = Axis("pattern", names=list(names.values()))
     marks = points(rows, x, y, Series("metric", tuple(METRICS.values())), across=True, beside=True)
     compare = guides([{"at": 0.0}, {"at": 0.5, "name": "1/2"}], x, y, upright=True)
     return panel(compare, marks, height=1.6 * ROW * len(names))
 
 
-def explorer(result: Sparse, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(result: AnySparse, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw the map errors of every head, and the curves of the one that is picked."""
-    rows = [
-        {"layer": unit.layer, "head": unit.head, "best": best_pattern(unit)}
-        | {f"{name} error": pattern.error[-1] for name, pattern in unit.patterns.items()}
-        | {f"{name} exponent": pattern.exponent.value for name, pattern in unit.patterns.items()}
-        for unit in result.heads
-    ]
-    if heads is not None:
-        check_heads(heads, [(unit.layer, unit.head) for unit in result.heads])
-        pick = picking(*heads[0])
-    else:  # the head of largest error at random
-        worst = max(result.heads, key=lambda unit: unit.patterns[RANDOM].error[-1])
-        pick = picking(worst.layer, worst.head)
-    names = list(result.patterns)
-    panels = [heatmap(rows, f"{RANDOM} exponent", "exponent, random", ends=(0.0, 0.6), pick=pick)]
-    panels += [heatmap(rows, f"{name} error", name, log=True, pick=pick) for name in names]
-    best = [name for name in names if any(row["best"] == name for row in rows)]
-    styles = {name: STYLES.get(name, OTHER) for name in best}
+    frame = TABLES[1].ordered(result)  # the head of largest error at random comes first
+    names = result.data["pattern"].values.tolist()
+    there = set(frame["best"])
+    styles = {name: STYLES.get(name, OTHER) for name in names if name in there}
     # a letter must be seen in its cell
     colours = [PALE if colour == BLACK else colour for colour, *_ in styles.values()]
-    words = Series("pattern", best, colours=colours)
     letters = {name: letter for name, (*_, letter) in styles.items()}
-    panels.append(category_map(rows, "best", "smallest error", words, letters, pick=pick))
-    at = [
-        {"layer": unit.layer, "head": unit.head, "pattern": name, "budget": budget, "error": error}
-        for unit in result.heads
-        for name, pattern in unit.patterns.items()
-        for budget, error in zip(result.budgets, pattern.error, strict=True)
+    words = Series("pattern", list(styles), colours=colours)
+    maps = [
+        HeadMap("random", "exponent, random", {"ends": (0.0, 0.6)}),
+        *(HeadMap(f"error_{name}", name, {"log": True}) for name in names),
+        HeadMap("best", "smallest error", words=words, letters=letters),
     ]
-    ends = limits([TARGET["at"], *(row["error"] for row in at)], log=True)
+    rows = records(CURVES.frame(result).rename(columns={"head_error": "error"}))
+    ends = limits([TARGET["at"], *(row["error"] for row in rows)], log=True)
     y = Axis("error", "relative map error", log=True, limits=ends)
-    title = picked_title("map error")
-    panels.append(_curves(result, at, y, [TARGET], title=title, pick=pick))
-    note = f"map errors at r = {result.budgets[-1]:,}, mean over {result.replicates} replicates"
-    return figure(panels, subject(result), note=note, apart=True, pick=pick)
+    title, budgets = picked_title("map error"), result.data["budget"].values
+    return head_explorer(
+        frame,
+        maps,
+        lambda pick: [_curves(result, rows, y, [TARGET], title=title, pick=pick)],
+        title=subject(result),
+        heads=heads,
+        note=f"map errors at r = {budgets[-1]:,}, mean over {result.data.sizes['replicate']} "
+        "replicates",
+    )
 
 
 def _curves(
-    result: Sparse,
+    result: AnySparse,
     rows: list[dict[str, Any]],
     y: Axis,
     guide: Sequence[dict[str, Any]],
@@ -181,9 +155,9 @@ def _curves(
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Lines with points of every pattern against the budget, over lines to compare with."""
-    ends = limits(result.budgets, log=True)
+    ends = limits(result.data["budget"].values, log=True)
     x = Axis("budget", "keys r that a query attends", log=True, limits=ends)
-    names = tuple(result.patterns)
+    names = tuple(result.data["pattern"].values.tolist())
     styles = (STYLES.get(name, OTHER) for name in names)
     colours, shapes, dashes, _ = zip(*styles, strict=True)
     series = Series("pattern", names, colours=colours, shapes=shapes, dashes=dashes)
@@ -192,17 +166,8 @@ def _curves(
     return panel(*below, *marks, title=title)
 
 
-def best_pattern(unit: SparseHead) -> str:
-    """Return the pattern of smallest map error at the largest budget in a head."""
-    return min(unit.patterns, key=lambda name: unit.patterns[name].error[-1])
-
-
-def _nothing(result: Sparse) -> str | None:
-    return None if result.patterns else "nothing is measured yet"
-
-
-def _no_heads(result: Sparse) -> str | None:
-    return _nothing(result) or (None if result.heads else "tokens of a law have no heads")
+def _no_heads(result: AnySparse) -> str | None:
+    return None if "head" in result.data.dims else "tokens of a law have no heads"
 
 
 DRAWINGS = (
@@ -210,7 +175,6 @@ DRAWINGS = (
         "patterns",
         "errors, exponents and verdicts",
         patterns,
-        missing=_nothing,
         heading="Errors and exponents",
         caption="Relative errors against dense attention, with 95% intervals over replicates; "
         "exponents β of error ~ r^-β, with the verdict on the map of each pattern.",

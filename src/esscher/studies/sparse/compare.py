@@ -17,40 +17,35 @@ of both are resampled together, and what they share cancels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
+import xarray as xr
 
 from esscher.core.codec import Estimate
-from esscher.core.shown import between, rates_said
 from esscher.core.validation import Array
-from esscher.engine.patterns import PATTERNS
-from esscher.engine.sampled.sizes import METRICS
+from esscher.core.variables import bounds, estimate, joined
+from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import mean_and_interval
-from esscher.math.statistics.records import ByMetric, class_counts, finite, rate_words
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.sparse.measure import read_errors
-from esscher.studies.sparse.result import (
-    FASTER,
-    IS_BASELINE,
-    KEEPS,
-    MARGIN,
-    NEVER,
-    RANDOM,
-    SLOWER,
-    UNDECIDED,
-    HeadPattern,
-    Sparse,
-    SparseHead,
-    SparsePattern,
+from esscher.math.statistics.intervals import mean_bounds
+from esscher.math.statistics.records import finite
+from esscher.studies.sparse.study import LawErrors, PassageErrors, SparseData, SparseLawData
+
+#: Verdicts; that on random selection, and those on the other patterns.
+IS_BASELINE = "baseline"
+KEEPS = "keeps the exponent"
+FASTER = "converges faster"
+SLOWER = "converges more slowly"
+NEVER = "does not converge to dense"
+UNDECIDED = "undecided"
+#: Exponents that differ by no more than this are called the same: half of the width of what is
+#: called 1/2 (``math/statistics/records.py``).
+MARGIN = 0.05
+#: Random selection compared with itself.
+EQUAL = (
+    Estimate(value=0.0, interval=(None, None)),
+    Estimate(value=1.0, interval=(None, None)),
 )
-from esscher.studies.sparse.study import SparseLawStudy, SparseStudy
-
-T = TypeVar("T")
-
-NOTHING = "Nothing has been measured yet."
 #: An error that falls no faster than the budget to this power does not fall on any usable range.
 FLAT = 0.1
 #: Relative rounding of outputs in float32; errors near it are not resolved.
@@ -59,87 +54,81 @@ RESOLUTION = 1e-6
 LARGEST = 700
 #: Errors below this are rounding: they are taken for it before the logarithm.
 SMALLEST = 1e-9
-#: Verdicts in the order of the headline, of one pattern and of several.
-WORDS = {
-    KEEPS: (KEEPS, "keep the exponent"),
-    FASTER: (FASTER, "converge faster"),
-    SLOWER: (SLOWER, "converge more slowly"),
-    NEVER: (f"{NEVER} on these budgets", "do not converge to dense on these budgets"),
-    UNDECIDED: ("is undecided", "are undecided"),
-}
 
 
-def assemble(
-    study: SparseStudy | SparseLawStudy, cells: Mapping[str, Cell], run: CellRun
-) -> Sparse:
-    """Fit every pattern and compare it with random selection."""
-    names, budgets = study.patterns, np.asarray(study.budgets, float)
-    parts = read_errors(cells, run, len(names), len(budgets))
-    if not parts:
-        return Sparse.of(run, study, 0, NOTHING, budgets=study.budgets)
-    is_model = isinstance(study, SparseStudy)
-    if is_model:  # draws on a passage share its tokens: the passage is the replicate
-        parts = [part.mean(axis=3, keepdims=True) for part in parts]
-    errors = np.concatenate(parts, axis=3)
-    stored = [cell.about for cell in cells.values()]
-    visible = float(np.mean([about.visible for about in stored]))
-    factor = np.sqrt(1 - budgets / visible)
-    patterns = describe_patterns(errors.mean(axis=2), factor, names, budgets, study.seed)
-    heads = describe_heads(stored[0].units, errors, factor, names, budgets) if is_model else ()
-    return Sparse.of(
-        run,
-        study,
-        len(parts),
-        _headline(patterns, heads),
-        budgets=study.budgets,
-        patterns=patterns,
-        heads=heads,
-        replicates=errors.shape[3],
-        visible=visible,
-        norm=float(np.mean([about.norm for about in stored])),
-    )
+def combine(cells: Sequence[xr.Dataset], seed: int) -> SparseLawData:
+    """Fit every pattern on tokens of a law, and compare it with random selection."""
+    errors = LawErrors(joined(cells, "replicate"))
+    data = SparseLawData(errors.dataset.drop_vars(list(errors.dataset.data_vars)))
+    return compare_patterns(data, errors.error.values, cells, seed)
 
 
-def describe_patterns(
-    errors: Array, factor: Array, names: Sequence[str], budgets: Array, seed: int
-) -> dict[str, SparsePattern]:
-    """Curves, fits, comparison with random selection and verdict, by pattern.
+def combine_passages(cells: Sequence[xr.Dataset], seed: int) -> SparseData:
+    """Fit every pattern on a model, compare it with random selection, and fit every head."""
+    errors = PassageErrors(joined(cells, "replicate"))
+    data = SparseData(errors.dataset.drop_vars(list(errors.dataset.data_vars)))
+    patterns, metrics, *heads, replicates, budgets = errors.error.shape
+    of_heads = errors.error.values.reshape(patterns, metrics, -1, replicates, budgets)
+    compare_patterns(data, of_heads.mean(axis=2), cells, seed)
+    maps = of_heads[:, data.dataset["metric"].values.tolist().index("map")]
+    exponents = head_exponents(maps / _factor(data), data.dataset["budget"].values)
+    data.head_error = maps.mean(axis=2).swapaxes(0, 1).reshape(*heads, patterns, budgets)
+    data.head_exponent = exponents.swapaxes(0, 1).reshape(*heads, patterns, 3)
+    return data
+
+
+def compare_patterns(
+    data: SparseLawData, errors: Array, cells: Sequence[xr.Dataset], seed: int
+) -> SparseLawData:
+    """Fill in curves, fits, comparisons with random selection and verdicts.
 
     Parameters
     ----------
+    data
+        The result, with the labels of its axes.
     errors
-        Relative errors, mean over the heads, axes [pattern, metric, replicate, budget].
-    factor
-        What errors are divided by before they are fitted, by budget.
-    names, budgets
-        Of the patterns, and numbers of keys.
+        Relative errors, mean over the heads, [pattern, metric, replicate, budget].
+    cells
+        For the numbers that all errors of a cell have in common.
     seed
         Seed of the resamples.
     """
-    base = names.index(RANDOM)
-    patterns = {}
-    for p, name in enumerate(names):
-        fit = _by_metric(
-            [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in errors[p]]
-        )
-        difference = ratio = None
-        verdict = IS_BASELINE
-        if name != RANDOM:
-            both = [
-                versus_random(e, random, budgets, seed)
-                for e, random in zip(errors[p], errors[base], strict=True)
-            ]
-            difference, ratio = (_by_metric([pair[i] for pair in both]) for i in range(2))
-            verdict = judge(fit.map, difference.map, PATTERNS[name].is_exact)
-        patterns[name] = SparsePattern(
-            title=PATTERNS[name].title,
-            curve=_by_metric([mean_and_interval(e) for e in errors[p]]),
-            fit=fit,
-            difference=difference,
-            ratio=ratio,
-            verdict=verdict,
-        )
-    return patterns
+    names = data.dataset["pattern"].values.tolist()
+    budgets = data.dataset["budget"].values.astype(float)
+    data.norm = np.mean([float(cell["norm"]) for cell in cells])
+    data.visible = np.mean([float(cell["visible"]) for cell in cells])
+    data.replicate_error = errors
+    data.error = [[mean_bounds(e) for e in of_pattern] for of_pattern in errors]
+    factor, random = _factor(data), errors[names.index(BASELINE)]
+    fits = [
+        [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in of_pattern]
+        for of_pattern in errors
+    ]
+    data.exponent = [[bounds(fit.exponent, fit.interval) for fit in row] for row in fits]
+    data.constant = [[bounds(fit.constant, fit.constant_interval) for fit in row] for row in fits]
+    data.law = [[fit.law for fit in row] for row in fits]
+    data.trusted = [[fit.trusted for fit in row] for row in fits]
+    data.reasons = [["; ".join(fit.reasons) for fit in row] for row in fits]
+    versus = [
+        [
+            EQUAL if name == BASELINE else versus_random(e, base, budgets, seed)
+            for e, base in zip(of_pattern, random, strict=True)
+        ]
+        for name, of_pattern in zip(names, errors, strict=True)
+    ]
+    data.difference = [[estimate(difference) for difference, _ in row] for row in versus]
+    data.ratio = [[estimate(ratio) for _, ratio in row] for row in versus]
+    at = data.dataset["metric"].values.tolist().index("map")
+    data.verdict = [
+        IS_BASELINE if name == BASELINE else judge(fit[at], pair[at][0], PATTERNS[name].is_exact)
+        for name, fit, pair in zip(names, fits, versus, strict=True)
+    ]
+    return data
+
+
+def _factor(data: SparseLawData) -> Array:
+    """What errors are divided by before they are fitted, by budget."""
+    return np.asarray(np.sqrt(1 - data.dataset["budget"].values / float(data.visible)))
 
 
 def versus_random(
@@ -190,60 +179,11 @@ def judge(fit: Rate, difference: Estimate, is_exact: bool) -> str:
     return KEEPS if below >= -MARGIN and above <= MARGIN else UNDECIDED
 
 
-def describe_heads(
-    units: Sequence[tuple[int, int]],
-    errors: Array,
-    factor: Array,
-    names: Sequence[str],
-    budgets: Array,
-) -> tuple[SparseHead, ...]:
-    """Map errors and exponents of every head.
+def head_exponents(errors: Array, budgets: Array) -> Array:
+    """Exponents of errors [pattern, head, passage, budget], with Student's intervals.
 
-    An exponent is the mean of those of the passages, with Student's interval.
+    An exponent is the mean of those of the passages: [pattern, head, bound].
     """
-    maps = errors[:, METRICS.index("map")]  # [pattern, unit, passage, budget]
     x = np.log(budgets) - np.log(budgets).mean()
-    slopes = -(np.log(np.maximum(maps / factor, SMALLEST)) @ x) / (x @ x)
-    curves = maps.mean(axis=2)
-    heads = []
-    for u, (layer, head) in enumerate(units):
-        patterns = {}
-        for p, name in enumerate(names):
-            exponent = mean_and_interval(slopes[p, u][:, None])
-            patterns[name] = HeadPattern(
-                exponent=Estimate(
-                    value=exponent.mean[0], interval=exponent.interval[0] or (None, None)
-                ),
-                error=tuple(curves[p, u].tolist()),
-            )
-        heads.append(SparseHead(layer=layer, head=head, patterns=patterns))
-    return tuple(heads)
-
-
-def _headline(patterns: Mapping[str, SparsePattern], heads: Sequence[SparseHead]) -> str:
-    """The answer in a few sentences."""
-    base = patterns[RANDOM].fit.map
-    sentences = [
-        "Random selection: the error falls with the number of keys, with exponent "
-        f"{between(base.exponent, base.interval)}, {rate_words(base.interval)}."
-    ]
-    groups = []
-    for verdict, (singular, plural) in WORDS.items():
-        names = [name for name, pattern in patterns.items() if pattern.verdict == verdict]
-        if len(names) > 1:
-            groups.append(f"{', '.join(names[:-1])} and {names[-1]} {plural}")
-        elif names:
-            groups.append(f"{names[0]} {singular}")
-    if groups:
-        sentences.append(
-            f"Compared with it (exponents within {MARGIN:g} count as equal): {'; '.join(groups)}."
-        )
-    if heads:
-        counts = class_counts(unit.patterns[RANDOM].exponent.interval for unit in heads)
-        sentences.append(f"With random keys the error falls {rates_said(counts, 'head')}.")
-    return " ".join(sentences)
-
-
-def _by_metric(values: Sequence[T]) -> ByMetric[T]:
-    """Values in the order of ``METRICS``."""
-    return ByMetric(**dict(zip(METRICS, values, strict=True)))
+    slopes = -(np.log(np.maximum(errors, SMALLEST)) @ x) / (x @ x)
+    return np.array([[mean_bounds(head) for head in pattern] for pattern in slopes])

@@ -2,27 +2,25 @@
 
 All errors are relative to the size of dense outputs: with ``s`` their root mean square norm over
 the queries, errors of the map and of the mean are divided by ``s``, those of the covariance
-(Frobenius norm) by ``s^2``. Arrays of errors have the axes [pattern, metric, unit, replicate,
-budget]: a unit is a head of a model, or the one head of a law.
+(Frobenius norm) by ``s^2``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 import scipy
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.patterns import PATTERNS, View
@@ -31,9 +29,14 @@ from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage
 from esscher.math.heads import WeightHead
 from esscher.math.laws import Gaussian, Law
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.sparse.result import SparseCell
-from esscher.studies.sparse.study import SparseStudy
+from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.study import OneBatch, Setup
+from esscher.studies.sparse.study import (
+    LawErrors,
+    PassageErrors,
+    SparseLawSettings,
+    SparseSettings,
+)
 
 
 def pattern_errors(
@@ -108,14 +111,15 @@ def choose_queries(passage: Passage, causal: bool, count: int, seed: int) -> NDA
     return query_positions(inside[~passage.is_delimiter[inside]], count, rng)
 
 
-def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -> Cell:
-    """Errors of the heads of a model on one passage; replicates are draws."""
-    asking = choose_queries(passage, loaded.causal, study.query_count, study.seed)
+def measure_passage(
+    loaded: LoadedModel, passage: Passage, settings: SparseSettings
+) -> PassageErrors:
+    """Errors of the heads of a model on one passage, mean over draws."""
+    asking = choose_queries(passage, loaded.causal, settings.query_count, settings.seed)
     if not len(asking):
         raise InputError(f"passage {passage.number} has no text tokens to ask with")
-    patterns, budgets = study.patterns, study.budgets
+    patterns, budgets, heads = settings.patterns, settings.budgets, settings.heads
     is_random = np.array([PATTERNS[name].is_random for name in patterns])
-    units: list[tuple[int, int]] = []
     errors: list[Array] = []
     norms: list[Array] = []
     visible: list[float] = []
@@ -134,44 +138,43 @@ def measure_passage(loaded: LoadedModel, passage: Passage, study: SparseStudy) -
         start = int(asking[0])
         rows = torch.from_numpy(asking - start)
         logits = torch.stack(
-            [capture.logits(0, h, slice(start, None), torch.float32)[rows] for h in study.heads]
+            [capture.logits(0, head, slice(start, None), torch.float32)[rows] for head in heads]
         )
-        values = torch.stack([capture.v[0, h // capture.group] for h in study.heads])
+        values = torch.stack([capture.v[0, head // capture.group] for head in heads])
         values = values.to(torch.float32)
-        measured = np.empty(
-            (len(patterns), len(METRICS), len(study.heads), study.draws, len(budgets))
-        )
-        for draw in range(study.draws):
+        drawn = np.empty((settings.draws, len(patterns), len(METRICS), len(heads), len(budgets)))
+        for draw in range(settings.draws):
             # a choice that is not random need not be repeated
             chosen = is_random | (draw == 0)
-            drawn, size = pattern_errors(
+            drawn[draw, chosen], size = pattern_errors(
                 [name for name, there in zip(patterns, chosen, strict=True) if there],
                 budgets,
                 view,
                 logits,
                 values,
                 lambda draw=draw: random_stream(  # type: ignore[misc]
-                    study.seed, "sparse selection", passage.number, layer, draw
+                    settings.seed, "sparse selection", passage.number, layer, draw
                 ),
             )
-            measured[chosen, :, :, draw] = drawn
             if draw == 0:
                 norms.append(size)
-        measured[~is_random] = measured[~is_random][:, :, :, :1]
-        units.extend((layer, head) for head in study.heads)
-        errors.append(measured)
+        drawn[:, ~is_random] = drawn[:1, ~is_random]
+        errors.append(drawn.mean(axis=0))
         visible.append(float(view.counts.mean()))
 
-    visit_passages(loaded, [passage], measure, layers=study.layers)
-    whole = np.concatenate(errors, axis=2)
-    norm, seen = np.concatenate(norms), float(np.mean(visible))
-    return make_cell(units, whole, norm, seen, patterns, budgets)
-
-
-def passage_cell(model: AnyModel, passage: Passage, study: SparseStudy) -> Cell:
-    """The same, of a model as tasks take it."""
-    with opened_model(model) as loaded:
-        return measure_passage(loaded, passage, study)
+    visit_passages(loaded, [passage], measure, layers=settings.layers)
+    data = PassageErrors.new(
+        pattern=patterns,
+        metric=METRICS,
+        layer=settings.layers,
+        head=heads,
+        replicate=[passage.number],
+        budget=budgets,
+    )
+    data.error = np.stack(errors, axis=2)[:, :, :, :, None]
+    data.norm = np.concatenate(norms).mean()
+    data.visible = np.mean(visible)
+    return data
 
 
 # Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each.
@@ -181,6 +184,23 @@ def passage_cell(model: AnyModel, passage: Passage, study: SparseStudy) -> Cell:
 # token of a text is. Queries are drawn once; every replicate draws the keys anew, given them.
 
 
+def law_work(settings: SparseLawSettings, executor: CellExecutor) -> OneBatch:
+    """Draw the queries; each block of replicates is a task."""
+    tokens, head = settings.tokens, settings.head
+    # away from global tokens and from the ends
+    middle = np.arange(tokens // 4, tokens - tokens // 4)
+    rng = random_stream(settings.seed, "sparse positions")
+    positions = query_positions(middle, settings.query_count, rng)
+    sequences = Sequences.make(head.law, tokens, settings.correlation, positions, settings.seed)
+    source = executor.share((head, sequences))
+    patterns, budgets = settings.patterns, settings.budgets
+    tasks = {
+        name: Task(name, measure_law, (source, patterns, budgets, replicates, settings.seed))
+        for name, replicates in settings.blocks.items()
+    }
+    return OneBatch(Setup(settings), tasks)
+
+
 @torch.inference_mode()
 def measure_law(
     source: tuple[WeightHead, Sequences],
@@ -188,7 +208,7 @@ def measure_law(
     budgets: Sequence[int],
     replicates: Sequence[int],
     seed: int,
-) -> Cell:
+) -> xr.Dataset:
     """Errors of some replicates.
 
     Parameters
@@ -209,11 +229,11 @@ def measure_law(
     head, sequences = source
     view = View.of(sequences.positions, sequences.tokens)
     tilts = tensor(head.tokens(sequences.queries).tilts)
-    errors = np.empty((len(patterns), len(METRICS), 1, len(replicates), len(budgets)))
+    errors = np.empty((len(patterns), len(METRICS), len(replicates), len(budgets)))
     norms = np.empty(len(replicates))
     for i, replicate in enumerate(replicates):
         tokens = head.tokens(sequences.draw(random_stream(seed, "sparse tokens", replicate)))
-        errors[:, :, :, i], norms[i : i + 1] = pattern_errors(
+        errors[:, :, i : i + 1], norms[i : i + 1] = pattern_errors(
             patterns,
             budgets,
             view,
@@ -221,7 +241,9 @@ def measure_law(
             tensor(tokens.values)[None],
             lambda number=replicate: random_stream(seed, "sparse selection", number),  # type: ignore[misc]
         )
-    return make_cell([(0, 0)], errors, norms, float(view.counts.mean()), patterns, budgets)
+    data = LawErrors.new(pattern=patterns, metric=METRICS, replicate=replicates, budget=budgets)
+    data.error, data.norm, data.visible = errors, norms.mean(), view.counts.mean()
+    return data.dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,59 +317,3 @@ class Sequences:
         distance = np.abs(self.positions[:, None] - self.positions)
         matrix = rho ** (distance + 2.0) + (1 - rho**2) * np.eye(len(self.positions))
         return np.asarray(scipy.linalg.cholesky(matrix, lower=True))
-
-
-# Cells: a passage of a model's text, or a block of replicates of a law.
-
-
-def make_cell(
-    units: Sequence[tuple[int, int]],
-    errors: Array,
-    norms: Array,
-    visible: float,
-    patterns: Sequence[str],
-    budgets: Sequence[int],
-) -> Cell:
-    """What is stored: a table with one row per error, and means of norms and visible keys."""
-    places = np.asarray(units, dtype=np.int64)
-    p, m, u, i, b = (axis.ravel() for axis in np.indices(errors.shape))
-    table = {
-        "layer": places[u, 0],
-        "head": places[u, 1],
-        "pattern": np.array(patterns)[p],
-        "metric": np.array(METRICS)[m],
-        "replicate": i.astype(np.int64),
-        "budget": np.asarray(budgets, dtype=np.int64)[b],
-        "error": errors.ravel(),
-    }
-    about = SparseCell(
-        units=tuple(units),
-        replicates=errors.shape[3],
-        norm=float(norms.mean()),
-        visible=visible,
-    )
-    return Cell(about, pd.DataFrame(table))
-
-
-def read_errors(
-    cells: Mapping[str, Cell], run: CellRun, patterns: int, budgets: int
-) -> list[Array]:
-    """Return the errors of every cell, [pattern, metric, unit, replicate, budget].
-
-    Raises
-    ------
-    InputError
-        If one is damaged, or not of the same heads as the first.
-    """
-    units = next(iter(cells.values())).about.units if cells else ()
-    errors = []
-    for name, cell in cells.items():
-        about: SparseCell = cell.about
-        shape = (patterns, len(METRICS), len(about.units), about.replicates, budgets)
-        try:
-            if about.units != units or not about.replicates:
-                raise InputError("its heads are not those of the other cells")
-            errors.append(cell.table["error"].to_numpy(dtype=np.float64).reshape(shape))
-        except (ValueError, LookupError, TypeError) as error:
-            raise run.damaged(name, error) from error
-    return errors

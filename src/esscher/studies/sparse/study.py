@@ -2,112 +2,171 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import numpy as np
 from msgspec import Meta
 
+from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, AtMost, Heads, Layers, Seed, option
-from esscher.core.streams import random_stream
-from esscher.core.validation import as_indices, as_sizes, check_memory
+from esscher.core.options import AtMost, Seed, SomeHeads, SomeLayers, option
+from esscher.core.validation import STANDARD_LAWS, as_indices, check_memory
+from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
-from esscher.engine.patterns import PATTERNS, as_patterns
-from esscher.engine.sampled.sizes import PREFIX
-from esscher.math.heads import WeightHead, law_head
-from esscher.math.laws import STANDARD_LAWS, standard_law
-from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_model_study import ModelStudy
-from esscher.runs.old_study import OneBatch, Study
-from esscher.studies.sparse.result import Sparse, SparseCell
+from esscher.runs.executors import CellExecutor
+from esscher.runs.model_study import PassageStudy
+from esscher.runs.study import OneBatch, Setup, Study
 
 if TYPE_CHECKING:
-    from esscher.engine.models.choice import AnyModel
+    import xarray as xr
+
     from esscher.engine.models.loaded import LoadedModel
-
-
-#: Budgets unless they are given: first, number, and the last as a share of the visible keys.
-FIRST, COUNT, LAST, SHARE = 32, 7, 2_048, 0.25
-#: Largest dimension: a head has matrices of its square.
-LARGEST_DIM = 65_536
-#: Share for models, whose passages are short.
-MODEL_SHARE = 0.5
-
-
-def default_budgets(
-    keys: int, share: float, names: Sequence[str]
-) -> tuple[tuple[int, ...] | None, int]:
-    """Return budgets up to a share of the keys, and how many keys a curve takes.
-
-    None if there are fewer: the last budget must be at least twice the first.
-    """
-    smallest = max(2, *(PATTERNS[name].smallest for name in names))
-    needed = math.ceil(2 * smallest / share)
-    if keys < needed:
-        return None, needed
-    last = min(LAST, int(share * keys))
-    first = FIRST if last >= 4 * FIRST else max(smallest, last // 4)
-    return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round())), needed
-
-
-def given_budgets(
-    budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str
-) -> tuple[int, ...]:
-    """Return budgets that are given, if they lie below the keys that every query may see."""
-    sizes = tuple(int(r) for r in as_sizes(budgets, "budgets"))
-    if len(sizes) < 2:
-        raise InputError(f"budgets is {list(sizes)}; a curve needs at least 2 of them")
-    if sizes[-1] >= keys:
-        raise InputError(
-            f"budgets go up to {sizes[-1]}, but a query may see only {keys} keys; "
-            f"choose budgets below that{remedy}"
-        )
-    for name in names:
-        PATTERNS[name].check(sizes[0])
-    return sizes
-
-
-def model_budgets(
-    model: Outline, length: int, names: Sequence[str], given: Sequence[int] | None
-) -> tuple[int, ...]:
-    """Return budgets for the passages of a model, whose layers may have windows."""
-    keys = int(PREFIX * length) + 1 if model.causal else length
-    if given is not None:
-        remedy = "" if length >= model.max_positions else ", or a longer context"
-        return given_budgets(given, keys, names, remedy)
-    keys = min(keys, model.window or length)
-    budgets, needed = default_budgets(keys, MODEL_SHARE, names)
-    if budgets is not None:
-        return budgets
-    context = math.ceil((needed - 1) / PREFIX) if model.causal else needed
-    if (model.window or needed) < needed:
-        remedy = f"{model.name} has layers with a window of {model.window} tokens: give budgets"
-    elif context <= model.max_positions:
-        remedy = f"give a context of at least {context}, or budgets"
-    else:
-        remedy = f"{model.name} reads at most {model.max_positions} tokens: give budgets"
-    raise InputError(
-        f"context is {length}, of which a query may see {keys} keys; it takes {needed} for a curve "
-        f"of these patterns; {remedy} of your own"
-    )
-
+    from esscher.engine.text.packing import Passage
+    from esscher.math.heads import WeightHead
+    from esscher.runs.result import Result
 
 #: Tokens of a passage, and passages, unless they are given.
 CONTEXT, PASSAGES = 2_048, 8
 #: Fewest replicates of a law, and replicates of a cell.
 FEWEST, BLOCK = 8, 4
+#: Largest dimension: a head has matrices of its square.
+LARGEST_DIM = 65_536
+
+
+class LawErrors(Data):
+    """A cell: errors of patterns on some sequences of a law, relative to the dense outputs."""
+
+    error = var("pattern metric replicate budget", "relative error", "s3")
+    norm = var(help="root mean square norm of dense outputs")
+    visible = var(help="keys that a query may see, mean")
+
+
+class PassageErrors(LawErrors):
+    """A cell: errors of patterns in the heads of a model on a passage, mean over draws."""
+
+    error = var("pattern metric layer head replicate budget", "relative error", "s3")
+
+
+class SparseLawData(Data):
+    """The result: errors of patterns, their exponents, and one verdict per pattern.
+
+    Replicates are sequences of a law, or passages of a text. Exponents are those of errors over
+    ``sqrt(1 - budget / visible)``, fitted with :func:`esscher.fit_rate`.
+    """
+
+    replicate_error = var(
+        "pattern metric replicate budget", page=False, help="relative error, mean over the heads"
+    )
+    error = var("pattern metric budget bound", "relative error", "s3", help="mean of replicates")
+    exponent = var(
+        "pattern metric bound",
+        "exponent, map",
+        terminal="map",
+        interval="digits",
+        help="exponent of error ~ C r^-beta, errors divided by sqrt(1 - r/N)",
+    )
+    constant = var("pattern metric bound", page=False, help="the C of the fit")
+    law = var("pattern metric", kind="U", page=False, help="law that describes the curve")
+    trusted = var(
+        "pattern metric",
+        kind="b",
+        page=False,
+        terminal="trusted",
+        help='whether the exponent of the map can be taken at its word (result["reasons"] says '
+        "why not)",
+    )
+    reasons = var("pattern metric", kind="U", page=False, help="why the exponent is not trusted")
+    difference = var(
+        "pattern metric bound",
+        "minus that of random",
+        terminal="- random",
+        interval="digits",
+        help="exponent of the map minus that of random selection, resampled together",
+    )
+    ratio = var(
+        "pattern metric bound",
+        "error / random",
+        "s3",
+        terminal="x random",
+        interval="range",
+        help="map error over that of random selection, geometric mean over the budgets",
+    )
+    verdict = var("pattern", kind="U", terminal="verdict")
+    norm = var(page=False, help="root mean square norm of dense outputs")
+    visible = var(page=False, help="keys that a query may see, mean")
+
+
+class SparseData(SparseLawData):
+    """The result of a model: the same, and the map errors head by head."""
+
+    head_error = var("layer head pattern budget", "error", "s3", help="relative map error")
+    head_exponent = var(
+        "layer head pattern bound",
+        "exponent",
+        help="exponent of the map error, mean of passages",
+    )
+
+
+class SparseSettings(Record, frozen=True, kw_only=True):
+    """What the options of a model amount to; budgets are empty until the text is read."""
+
+    patterns: tuple[Name, ...]
+    budgets: tuple[Count, ...]
+    context: Count
+    passages: Count
+    layers: tuple[Index, ...]
+    heads: tuple[Index, ...]
+    draws: Count
+    query_count: Count
+    seed: int
+
+
+class SparseLawSettings(Record, frozen=True, kw_only=True):
+    """What the options of a law amount to."""
+
+    law: Name
+    horizon: float | None
+    dim: Count
+    spectrum: tuple[float, ...] | None
+    tau: tuple[float, ...] | None
+    df: float
+    patterns: tuple[Name, ...]
+    budgets: tuple[Count, ...]
+    correlation: float
+    tokens: Count
+    replicates: Count
+    query_count: Count
+    seed: int
+
+    @property
+    def head(self) -> WeightHead:
+        """The head that the tokens meet."""
+        from esscher.math.heads import law_head
+        from esscher.math.laws import standard_law
+
+        law = standard_law(self.law, self.dim, df=self.df)
+        return law_head(law, horizon=self.horizon, spectrum=self.spectrum, tau=self.tau)
+
+    @property
+    def blocks(self) -> dict[str, range]:
+        """Replicates of each cell: all the same number, the first ones perhaps one more."""
+        count = max(1, self.replicates // BLOCK)
+        size, more = divmod(self.replicates, count)
+        starts = [i * size + min(i, more) for i in range(count + 1)]
+        return {f"replicates-{start}": range(start, end) for start, end in pairwise(starts)}
+
+
+#: A result of either study.
+AnySparse: TypeAlias = "Result[SparseSettings] | Result[SparseLawSettings]"
 
 Patterns: TypeAlias = Annotated[
-    tuple[Annotated[str, Meta(max_length=64)], ...],
+    tuple[Annotated[str, Meta(max_length=64)], ...] | None,
     option("Patterns, such as window,topk (default: all); random is always measured."),
 ]
 Budgets: TypeAlias = Annotated[
-    tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
+    tuple[Annotated[int, Meta(ge=2, le=10**15)], ...] | None,
     option(
         "Numbers of keys r that a query attends to (default: 7 sizes from 32 on).", metavar="A:B:K"
     ),
@@ -118,7 +177,7 @@ QueryCount: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseStudy(ModelStudy[Sparse]):
+class SparseStudy(PassageStudy[SparseSettings]):
     """Compare sparse attention with dense attention in a model.
 
     For every head: how the error of its output falls as queries attend to more keys. Patterns:
@@ -126,109 +185,91 @@ class SparseStudy(ModelStudy[Sparse]):
     linformer.
     """
 
-    name = "sparse"
+    settings, data, cell = SparseSettings, SparseData, PassageErrors
     asks = "Which sparse patterns come close to dense attention?"
     next_step = "esscher plan MODEL --check TEXT --budget 0.25"
-    unit = "passages"
-    cell = SparseCell
-    result = Sparse
     examples = (
         "esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse",
         "esscher sparse demo:minilm --layers 0-2 --budgets 16:128:4 --figure sparse.png",
     )
     instead = dict.fromkeys(STANDARD_LAWS, "sparse-law")
 
-    patterns: Patterns = BY_MODEL
-    budgets: Budgets = BY_MODEL
-    context: Annotated[int, option("Tokens per passage (default: up to 2048).", ge=1, le=10**9)] = (
-        BY_MODEL
-    )
-    passages: Annotated[int, option("Number of passages (default: up to 8).", ge=1, le=10**6)] = (
-        BY_MODEL
-    )
-    layers: Layers = BY_MODEL
-    heads: Heads = BY_MODEL
+    patterns: Patterns = None
+    budgets: Budgets = None
+    context: Annotated[
+        int | None, option("Tokens per passage (default: up to 2048).", ge=1, le=10**9)
+    ] = None
+    passages: Annotated[
+        int | None, option("Number of passages (default: up to 8).", ge=1, le=10**6)
+    ] = None
+    layers: SomeLayers = None
+    heads: SomeHeads = None
     draws: Annotated[
         int, option("Random choices of each random pattern per passage.", ge=2, le=10**6)
     ] = 2
     query_count: QueryCount = 64
     seed: Seed = 0
 
-    def fill(self, model: Outline) -> SparseStudy:
+    def resolve(self, model: Outline) -> SparseSettings:
         """Choose passages, heads and budgets that the model has."""
+        from esscher.engine.patterns import as_patterns  # brings torch
+        from esscher.studies.sparse.budgets import model_budgets
+
         context = AtMost.unless(self.context, model.context(self.context, CONTEXT))
         names = as_patterns(self.patterns or "all")
         budgets = model_budgets(model, context, names, self.budgets)
-        return replace(
-            self,
+        return self.settings_with(
+            patterns=names,
+            budgets=(self.budgets or ()) if isinstance(context, AtMost) else budgets,
             context=context,
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
-            patterns=names,
-            budgets=self.budgets if isinstance(context, AtMost) else budgets,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
         )
 
-    def cells(self) -> list[str]:
-        """One cell per passage."""
-        return [f"passage-{number}" for number in range(self.passages)]
+    @staticmethod
+    def measure(
+        setup: Setup[SparseSettings], loaded: LoadedModel, passage: Passage
+    ) -> PassageErrors:
+        """Errors of the heads on one passage."""
+        from esscher.studies.sparse.measure import measure_passage
 
-    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
-        """Cut the text into passages."""
-        from esscher.engine.text.packing import first_passages
-        from esscher.studies.sparse.measure import passage_cell  # brings torch
+        return measure_passage(loaded, passage, setup.settings)
 
-        text = first_passages(loaded, self.text, self.passages, self.context, self.column)
-        study = self.fitted(text, loaded.outline, context=text.context, passages=len(text))
-        study = replace(study, model=loaded.record, text=text.record)
-        sent = replace(study, out=None, executor=None)  # an executor stays in this process
-        tasks = {
-            name: Task(name, passage_cell, (model, passage, sent))
-            for name, passage in zip(study.cells(), text, strict=True)
-        }
-        return OneBatch(study, tasks)
+    @staticmethod
+    def combine(setup: Setup[SparseSettings], cells: Mapping[str, xr.Dataset]) -> SparseLawData:
+        """Fit every pattern, compare it with random selection, and fit every head."""
+        from esscher.studies.sparse.compare import combine_passages
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
-        """Fit every pattern and compare it with random selection."""
-        from esscher.studies.sparse.compare import assemble  # brings torch
-
-        return assemble(self, cells, run)
+        return combine_passages(list(cells.values()), setup.settings.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseLawStudy(Study[Sparse]):
+class SparseLawStudy(Study[SparseLawSettings]):
     """Compare sparse with dense attention on synthetic tokens.
 
     Tokens are independent, or a Gaussian AR(1) sequence. Patterns: random, corrected, topk,
     streaming, window, longformer, bigbird, strided, block, pooled, linformer.
     """
 
-    name = "sparse-law"
+    settings, data, cell = SparseLawSettings, SparseLawData, LawErrors
     asks = "Which sparse patterns come close to dense attention?"
-    next_step = "esscher theory --horizon H --sizes 1e3:1e12"
-    cell = SparseCell
-    result = Sparse
-    first = ("law", "horizon", "dim", "spectrum", "tau", "df")
-    examples = (
-        "esscher sparse-law gaussian --horizon 0.7 --dim 8 --budgets 32:2048:7",
-        "esscher sparse-law gaussian --horizon 0.7 --dim 8 --correlation 0.9 --figure ar1.png",
-    )
 
     law: Annotated[
-        str, option(f"Law of the tokens: {', '.join(STANDARD_LAWS)}.", metavar="LAW", max_length=64)
+        str, option(f"Law of the tokens: {', '.join(STANDARD_LAWS)}.", max_length=64)
     ] = field(kw_only=False)
     horizon: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         option("Attention horizon H, with all singular values equal."),
     ] = None
     dim: Annotated[
-        int,
+        int | None,
         option(
             "Dimension of the tokens (default: length of the spectrum, or 1).",
             ge=1,
             le=LARGEST_DIM,
         ),
-    ] = BY_MODEL
+    ] = None
     spectrum: Annotated[
         tuple[float, ...] | None,
         option("Singular values of M instead of a horizon, such as 1.5,0.7,0.2.", metavar="LIST"),
@@ -238,8 +279,8 @@ class SparseLawStudy(Study[Sparse]):
         option("Mean tilt; a single number is along the first axis.", metavar="LIST"),
     ] = None
     df: Annotated[float, option("Degrees of freedom of the law student.", gt=0)] = 5.0
-    patterns: Patterns = BY_MODEL
-    budgets: Budgets = BY_MODEL
+    patterns: Patterns = None
+    budgets: Budgets = None
     correlation: Annotated[
         float,
         option(
@@ -251,76 +292,42 @@ class SparseLawStudy(Study[Sparse]):
     query_count: QueryCount = 256
     seed: Seed = 0
 
-    def filled(self) -> Self:
+    def known(self) -> SparseLawSettings:
         """Choose budgets that fit into a sequence."""
+        from esscher.engine.patterns import as_patterns  # brings torch
+        from esscher.studies.sparse.budgets import law_budgets
+
         check_memory(8 * self.tokens, f"tokens is {self.tokens}; a sequence of that length")
         if (self.horizon is None) == (self.spectrum is None):
             raise InputError("give either a horizon or a spectrum for the law, such as horizon 1.5")
         dim = self.dim or (1 if self.spectrum is None else len(self.spectrum))
         if self.spectrum is not None and len(self.spectrum) != dim:
             raise InputError(f"dim is {dim}, but spectrum has {len(self.spectrum)} values")
-        study = replace(self, dim=dim)
-        _ = study.head  # says what is wrong with the law before any work is done
         names = as_patterns(self.patterns or "all")
-        if self.budgets is not None:
-            budgets = given_budgets(self.budgets, self.tokens, names, ", or more tokens")
-        else:
-            chosen, needed = default_budgets(self.tokens, SHARE, names)
-            if chosen is None:
-                raise InputError(
-                    f"tokens is {self.tokens}; it takes at least {needed} for budgets of these "
-                    "patterns: give as many, or budgets of your own"
-                )
-            budgets = chosen
-        return replace(study, patterns=names, budgets=budgets)
-
-    def cells(self) -> list[str]:
-        """One cell per block of replicates."""
-        return list(self.blocks())
-
-    def blocks(self) -> dict[str, range]:
-        """Replicates of each cell: all the same number, the first ones perhaps one more."""
-        count = max(1, self.replicates // BLOCK)
-        size, more = divmod(self.replicates, count)
-        starts = [i * size + min(i, more) for i in range(count + 1)]
-        return {f"replicates-{start}": range(start, end) for start, end in pairwise(starts)}
+        budgets = law_budgets(self.tokens, names, self.budgets)
+        settings = self.settings_with(dim=dim, patterns=names, budgets=budgets)
+        _ = settings.head  # says what is wrong with the law before any work is done
+        return settings
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Draw the queries, which all replicates share."""
-        from esscher.studies.sparse.measure import Sequences, measure_law, query_positions
+        from esscher.studies.sparse.measure import law_work
 
-        tokens, head = self.tokens, self.head
-        # away from global tokens and from the ends
-        middle = np.arange(tokens // 4, tokens - tokens // 4)
-        rng = random_stream(self.seed, "sparse positions")
-        positions = query_positions(middle, self.query_count, rng)
-        sequences = Sequences.make(head.law, tokens, self.correlation, positions, self.seed)
-        source = executor.share((head, sequences))
-        tasks = {
-            name: Task(
-                name, measure_law, (source, self.patterns, self.budgets, replicates, self.seed)
-            )
-            for name, replicates in self.blocks().items()
-        }
-        return OneBatch(self, tasks)
+        return law_work(self.known(), executor)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sparse:
+    @staticmethod
+    def cells(setup: Setup[SparseLawSettings]) -> list[str]:
+        """One cell per block of replicates."""
+        return list(setup.settings.blocks)
+
+    @staticmethod
+    def combine(setup: Setup[SparseLawSettings], cells: Mapping[str, xr.Dataset]) -> SparseLawData:
         """Fit every pattern and compare it with random selection."""
-        from esscher.studies.sparse.compare import assemble  # brings torch
+        from esscher.studies.sparse.compare import combine
 
-        return assemble(self, cells, run)
+        return combine(list(cells.values()), setup.settings.seed)
 
-    @property
-    def head(self) -> WeightHead:
-        """The head that the tokens meet."""
-        return law_head(
-            standard_law(self.law, self.dim, df=self.df),
-            horizon=self.horizon,
-            spectrum=self.spectrum,
-            tau=self.tau,
-        )
-
-    @property
-    def subject(self) -> str:
-        """Name of the law."""
-        return self.law
+    @staticmethod
+    def subject(setup: Setup[SparseLawSettings]) -> str:
+        """Name the law."""
+        return setup.settings.law

@@ -1,194 +1,213 @@
-"""The result in a terminal, and on a page of a report."""
+"""The result as people see it: the tables, the cards and the sentences."""
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
+import xarray as xr
 
-from esscher.core.shown import shown, with_error, with_interval
-from esscher.math.statistics import Rate
-from esscher.math.statistics.records import rate_words
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.sparse.charts import best_pattern, subject
-from esscher.studies.sparse.result import MARGIN, NEVER, RANDOM, UNDECIDED, Sparse
+from esscher.core.shown import between, counted, rates_said, shown
+from esscher.core.variables import var
+from esscher.engine.patterns import BASELINE
+from esscher.math.statistics.records import class_counts, rate_words
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.sparse.compare import FASTER, KEEPS, MARGIN, NEVER, SLOWER, UNDECIDED
+from esscher.studies.sparse.study import (
+    AnySparse,
+    SparseData,
+    SparseLawData,
+    SparseLawSettings,
+)
 
-#: How verdicts are made, below tables.
+TITLE = "Sparse attention patterns"
+#: Verdicts in the order of the headline, of one pattern and of several.
+WORDS = {
+    KEEPS: (KEEPS, "keep the exponent"),
+    FASTER: (FASTER, "converge faster"),
+    SLOWER: (SLOWER, "converge more slowly"),
+    NEVER: (f"{NEVER} on these budgets", "do not converge to dense on these budgets"),
+    UNDECIDED: ("is undecided", "are undecided"),
+}
+#: How verdicts are made.
 RULE = (
-    "verdict: whether the 95% interval of the exponent of the map minus that of random selection "
+    "Verdict: whether the 95% interval of the exponent of the map minus that of random selection "
     f"lies within {MARGIN:g} of 0, or beyond; replicates (passages of a model) are independent, "
-    "and one exponent stands for these budgets"
+    "and one exponent stands for these budgets."
+)
+#: Variables that only tables show.
+LAST = var(
+    "",
+    "error at the last budget",
+    "s3",
+    name="last_error",
+    terminal="error",
+    interval="range",
+    help="relative map error at the largest budget, 95% interval",
+)
+MEAN, COV = (
+    var("", f"exponent, {what}", name=f"exponent_{what}", terminal=what, interval="digits")
+    for what in ("mean", "cov")
+)
+BEST = var(
+    "",
+    "smallest error",
+    name="best",
+    kind="U",
+    terminal="best",
+    help="pattern with the smallest mean map error; not tested against the next one",
+)
+RANDOM = var("", "exponent, random", name="random", terminal="exponent, random")
+HEAD_ERROR = var("", "error", "s3", name="error", terminal="error,")
+HEAD_EXPONENT = var("", "exponent", name="exponent", page=False)
+
+
+def verdicts(result: AnySparse) -> xr.Dataset:
+    """Return the map of every pattern, and its exponents of mean and covariance."""
+    data = result.data
+    table = data.sel(metric="map", drop=True)
+    table["last_error"] = table["error"].isel(budget=-1, drop=True)
+    for metric in ("mean", "cov"):
+        table[f"exponent_{metric}"] = data["exponent"].sel(metric=metric, drop=True)
+    return table
+
+
+def heads(result: AnySparse) -> xr.Dataset:
+    """Return the errors of every head at the largest budget, and its exponents."""
+    data = SparseData(result.data)
+    error = data.head_error.isel(budget=-1, drop=True)
+    best = result.data["pattern"].values[error.argmin("pattern").values]
+    exponent = data.head_exponent
+    columns = {"error": error, "exponent": exponent, "best": (("layer", "head"), best)}
+    return xr.Dataset(columns | {"random": exponent.sel(pattern=BASELINE, drop=True)})
+
+
+TABLES = (
+    TableView(
+        "patterns",
+        "Error against dense attention",
+        ("pattern",),
+        (
+            *(SparseLawData.verdict, SparseLawData.exponent, SparseLawData.trusted),
+            *(SparseLawData.difference, SparseLawData.ratio, LAST, MEAN, COV),
+            *(SparseLawData.law, SparseLawData.reasons),
+        ),
+        verdicts,
+        caption=RULE,
+        least=("cov", "mean", "trusted", "error", "x random"),
+    ),
+    TableView(
+        "heads",
+        "All heads",
+        ("layer", "head"),
+        (BEST, RANDOM, HEAD_ERROR, HEAD_EXPONENT),
+        heads,
+        sort=f"error_{BASELINE}",
+        caption="Map errors at the largest budget. The CSV file also has the exponents of all "
+        "patterns, with intervals over passages (not adjusted for the number of heads).",
+        most=0,
+    ),
+    TableView(
+        "curves",
+        "Errors by budget",
+        ("pattern", "metric", "budget"),
+        (SparseLawData.error,),
+        page=False,
+    ),
+)
+CURVES = TableView(
+    "head-curves",
+    "Map errors of heads by budget",
+    ("layer", "head", "pattern", "budget"),
+    (SparseData.head_error,),
 )
 
 
-def print_result(result: Sparse, console: PlainConsole) -> None:
-    """Print one row per pattern."""
-    if not result.patterns:
-        console.say(subject(result))
-        return
-    first, last = result.budgets[0], result.budgets[-1]
-    table = PlainTable(
-        f"{subject(result)}{'' if result.complete else ' (not complete)'}: error against dense "
-        f"attention, r = {first} to {last} keys",
-        least=("cov", "mean", f"r={last}", "x random"),
-    )
-    for name in ("pattern", "verdict", "map", "- random", "x random", f"r={last}", "mean", "cov"):
-        words = name in ("pattern", "verdict")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name != "verdict")
-    for name, pattern in result.patterns.items():
-        compared = ["0", "1"]
-        if pattern.difference is not None and pattern.ratio is not None:
-            compared = []
-            for estimate in (pattern.difference.map, pattern.ratio.map):
-                value, (low, high) = estimate.value, estimate.interval
-                if value is None:
-                    compared.append("-")
-                elif low is None or high is None:
-                    compared.append(f"{value:.3g}")
-                else:
-                    compared.append(with_interval(value, (low, high)))
-        table.add_row(
-            name,
-            pattern.verdict,
-            _exponent(pattern.fit.map),
-            *compared,
-            f"{100 * pattern.curve.map.mean[-1]:.3g}%",
-            _exponent(pattern.fit.mean),
-            _exponent(pattern.fit.cov),
+def subject(result: AnySparse) -> str:
+    """Return what was measured, in a line."""
+    setup, settings = result.setup, result.setup.settings
+    if not isinstance(settings, SparseLawSettings):
+        return (
+            f"{setup.model.name} on {setup.text.source}, "
+            f"{counted(len(settings.layers) * len(settings.heads), 'head')}, "
+            f"{counted(settings.passages, 'passage')} of {settings.context} tokens"
         )
-    console.print(table)
-    console.explain(
-        "map, mean, cov: exponents of error ~ C r^-beta, errors divided by sqrt(1 - r/N); in "
-        "brackets half the width of the 95% interval (last digits); * not to be trusted or not a "
-        "power law (--json says why). - random: exponent of the map minus that of random "
-        "selection; x random: its error over that of random selection, mean over budgets. r=: "
-        f"relative map error. {RULE[0].upper()}{RULE[1:]}."
+    correlation = settings.correlation
+    kind = f"AR(1) with rho = {correlation:g}" if correlation else "independent"
+    horizon = f"spectrum {list(settings.spectrum or ())}"
+    if settings.horizon is not None:
+        horizon = f"H = {settings.horizon:g}"
+    return (
+        f"{settings.law} tokens, {kind}, {horizon}, d = {settings.dim}, N = {settings.tokens:,}, "
+        f"{counted(settings.replicates, 'replicate')}"
     )
 
 
-def _exponent(fit: Rate) -> str:
-    low, high = fit.interval
-    half = None if low is None or high is None else (high - low) / 2
-    mark = "" if fit.trusted and fit.law == "power" else "*"
-    return with_error(fit.exponent, half, 2) + mark
+def headline(result: AnySparse) -> str:
+    """Return the answer in a few sentences."""
+    exponent, ends = _estimate(verdicts(result)["exponent"].sel(pattern=BASELINE))
+    sentences = [
+        "Random selection: the error falls with the number of keys, with exponent "
+        f"{between(exponent, ends)}, {rate_words(ends)}."
+    ]
+    groups, given = [], result["verdict"].to_series()
+    for verdict, (singular, plural) in WORDS.items():
+        names = given.index[given == verdict].tolist()
+        if len(names) > 1:
+            groups.append(f"{', '.join(names[:-1])} and {names[-1]} {plural}")
+        elif names:
+            groups.append(f"{names[0]} {singular}")
+    if groups:
+        sentences.append(
+            f"Compared with it (exponents within {MARGIN:g} count as equal): {'; '.join(groups)}."
+        )
+    if "head" in result.data.dims:
+        random = heads(result)["random"].sel(bound=["low", "high"])
+        intervals = random.transpose(..., "bound").values.reshape(-1, 2)
+        counts = class_counts((low, high) for low, high in intervals)
+        sentences.append(f"With random keys the error falls {rates_said(counts, 'head')}.")
+    return " ".join(sentences)
 
 
-def summary(result: Sparse, name: str) -> Summary:
-    """Say what was measured and what matters of it; ``name`` is that of the run."""
-    cards: list[Card] = []
-    tables: list[Table] = []
-    if result.patterns:
-        cards = _cards(result)
-        tables.append(_verdicts(result, name))
-    if result.heads:
-        tables.append(_heads(result, name))
-    return Summary("Sparse attention patterns", subject(result), cards, tables)
+def notes(result: AnySparse) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    first, *_, last = result.data["budget"].values
+    return [
+        f"{subject(result)}; r = {first:,} to {last:,} of {float(result['visible']):,.0f} keys "
+        f"that a query sees. {RULE}"
+    ]
 
 
-def _cards(result: Sparse) -> list[Card]:
-    patterns = result.patterns
-    base = patterns[RANDOM].fit.map
-    last = {name: pattern.curve.map.mean[-1] for name, pattern in patterns.items()}
-    best = min(last, key=lambda name: last[name])
-    ends = patterns[best].curve.map.interval[-1]
-    interval = "" if ends is None else f" ({ends[0]:.3g} to {ends[1]:.3g})"
-    never, unknown = (sum(p.verdict == v for p in patterns.values()) for v in (NEVER, UNDECIDED))
+def cards(result: AnySparse) -> list[Card]:
+    """Return the numbers that matter."""
+    table = verdicts(result)
+    exponent, (low, high) = _estimate(table["exponent"].sel(pattern=BASELINE))
+    errors = table["last_error"].sel(bound="value")
+    best = errors["pattern"].values[int(np.argmin(errors.values))]
+    smallest, ends = _estimate(table["last_error"].sel(pattern=best))
+    never, unknown = (int((table["verdict"] == verdict).sum()) for verdict in (NEVER, UNDECIDED))
     return [
         Card(
-            shown(base.exponent, "d3"),
+            shown(exponent, "d3"),
             "exponent of random selection",
-            f"map error, 95% interval {shown(base.interval[0], 'd3')} to "
-            f"{shown(base.interval[1], 'd3')}: {rate_words(base.interval)}",
+            f"map error, 95% interval {shown(low, 'd3')} to {shown(high, 'd3')}: "
+            f"{rate_words((low, high))}",
         ),
         Card(
-            best,
-            f"smallest mean error at r = {result.budgets[-1]:,}",
-            f"map error {last[best]:.3g}{interval}; random {last[RANDOM]:.3g}",
+            str(best),
+            f"smallest mean error at r = {result.data['budget'].values[-1]:,}",
+            f"map error {between(smallest, ends, 's3')}; random "
+            f"{shown(float(errors.sel(pattern=BASELINE)))}",
         ),
         Card(
-            f"{never} of {len(patterns)}",
+            f"{never} of {errors.size}",
             "patterns do not converge to dense on these budgets",
             f"{unknown} undecided",
         ),
-        Card(f"{result.visible:,.0f}", "keys that a query sees", "dense attention, mean"),
+        Card(f"{float(result['visible']):,.0f}", "keys that a query sees", "dense attention, mean"),
     ]
 
 
-def _verdicts(result: Sparse, name: str) -> Table:
-    table = result.table()
-    return Table(
-        title="Verdicts",
-        name=f"{name}-verdicts",
-        columns=[
-            Column("pattern", "pattern"),
-            Column("verdict", "verdict"),
-            Column("exponent", "exponent, map", "d3", "low", "high"),
-            Column(
-                "difference",
-                "minus that of random",
-                "d3",
-                "difference_low",
-                "difference_high",
-                help="difference of exponents, both resampled together",
-            ),
-            Column(
-                "ratio",
-                "error / random",
-                "s3",
-                "ratio_low",
-                "ratio_high",
-                help="geometric mean over the budgets of the map error over that of random "
-                "selection",
-            ),
-            Column("last_error", f"error at r = {result.budgets[-1]:,}", "s3"),
-        ],
-        data=data_of(table[table["metric"] == "map"]),
-        caption=f"{RULE[0].upper()}{RULE[1:]}.",
-    )
-
-
-def _heads(result: Sparse, name: str) -> Table:
-    heads = result.heads
-    data: dict[str, list[Any]] = {
-        "layer": [unit.layer for unit in heads],
-        "head": [unit.head for unit in heads],
-        "best": [best_pattern(unit) for unit in heads],
-    }
-    columns = [
-        Column("layer", "layer", "n0"),
-        Column("head", "head", "n0"),
-        Column(
-            "best",
-            "smallest error",
-            help="pattern with the smallest mean map error; not tested against the next one",
-        ),
-    ]
-    for pattern in result.patterns:
-        curves = [unit.patterns[pattern] for unit in heads]
-        ends = [curve.exponent.interval or (None, None) for curve in curves]
-        data |= {
-            f"{pattern}_exponent": [curve.exponent.value for curve in curves],
-            f"{pattern}_low": [low for low, _ in ends],
-            f"{pattern}_high": [high for _, high in ends],
-            f"{pattern}_error": [curve.error[-1] for curve in curves],
-        }
-        columns += [
-            Column(
-                f"{pattern}_exponent",
-                f"exponent, {pattern}",
-                "d2",
-                f"{pattern}_low",
-                f"{pattern}_high",
-                shown=pattern == RANDOM,
-            ),
-            Column(f"{pattern}_error", f"error, {pattern}", "s3"),
-        ]
-    return Table(
-        title="All heads",
-        name=f"{name}-heads",
-        columns=columns,
-        data=data,
-        caption=f"Map errors at r = {result.budgets[-1]:,}. The CSV file also has the exponents of "
-        "all patterns, with intervals over passages (not adjusted for the number of heads).",
-        sort=(f"{RANDOM}_error", True),
-    )
+def _estimate(array: xr.DataArray) -> tuple[float, tuple[float, float]]:
+    """A number, and the ends of its interval; NaN for those that are not known."""
+    value, low, high = array.values.tolist()
+    return value, (low, high)

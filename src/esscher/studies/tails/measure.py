@@ -82,7 +82,7 @@ def read_text(
 
 @dataclass(frozen=True, eq=False)
 class TailsWork:
-    """A test of tails that is ready: see :class:`esscher.runs.old_study.Work`.
+    """A test of tails that is ready: see :class:`esscher.runs.study.Work`.
 
     In this process, layers share a pass over the text if they take at most ``held`` bytes together.
     """

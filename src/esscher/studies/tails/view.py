@@ -132,6 +132,7 @@ TABLES = (
             *(TailsData.proxy_correlation, TailsData.reproducible),
         ),
         _halves,
+        least=("clouds",),
         page=False,
     ),
 )

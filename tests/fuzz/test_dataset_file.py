@@ -1,0 +1,141 @@
+"""Damaged files of datasets: refused, or read as they were; a right checksum changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+import esscher
+from esscher.core.dataset_file import from_bytes, to_bytes
+from esscher.core.errors import InputError
+from esscher.core.variables import Data, check, group, var
+from tests.fuzz.damage import (
+    VALUES,
+    as_text,
+    changed_bytes,
+    changed_tree,
+    effort,
+    fuzz,
+    randoms,
+    unpack,
+)
+
+
+class Part(Data):
+    """Variables along axes that the whole chooses."""
+
+    share = var("... bound")
+    exact = var("...", kind="b")
+
+
+class Everything(Data):
+    """Every type there is, with labels of every kind."""
+
+    tau = var("layer head bound")
+    count = var("layer", kind="i")
+    sure = var("layer head", kind="b")
+    verdict = var("layer head", kind="U")
+    total = var()
+    halves = group(Part, "half", "half_")
+
+
+def everything() -> Everything:
+    data = Everything.new(layer=[0, 3], head=range(3), half=["first", "second"])
+    data.tau = np.linspace(-1.5, 1e9, 18).reshape(2, 3, 3).astype(np.float32)
+    data.count = [7, 2**40]
+    data.sure = np.eye(2, 3) > 0
+    data.verdict = [["light", "", "heavy"], ["Schön", "\U0001f600", "x" * 40]]
+    data.total = np.nan
+    data.halves.share = np.arange(6.0).reshape(2, 3)
+    data.halves.exact = [True, False]
+    data.dataset.attrs = {"kind": "everything", "cells": ["a", "b"], "seed": 3}
+    return data
+
+
+def same(one, other) -> bool:
+    """Whether two datasets agree in values, types, axes, labels and attributes."""
+    types = [{n: (v.dims, v.dtype) for n, v in data.variables.items()} for data in (one, other)]
+    return one.identical(other) and types[0] == types[1]
+
+
+def test_a_file_says_what_was_stored():
+    data = everything().dataset
+    assert same(check(from_bytes(to_bytes(data), "file"), Everything, "file"), data)
+
+
+@effort(60, 4000)
+def test_random_damage_is_never_read_as_something_else(examples):
+    data = everything().dataset
+    sound = to_bytes(data)
+
+    def property(random):
+        with contextlib.suppress(InputError):
+            assert same(from_bytes(changed_bytes(sound, random), "file"), data)
+
+    fuzz(examples, randoms())(property)
+
+
+def resealed(sound: bytes, random) -> bytes:
+    """A file with changes in its header, its labels or its numbers, and the checksum they have."""
+    end = 8 + int.from_bytes(sound[:8], "little")
+    header, buffer = json.loads(sound[8:end]), sound[end:]
+    metadata = header.pop("__metadata__")
+    labels = json.loads(metadata["labels"])
+    where = random.randrange(4)
+    if where == 0:
+        header = changed_tree(header, random)
+    elif where == 1:
+        buffer = changed_bytes(buffer, random)
+    else:
+        labels = changed_tree(labels, random)
+    text = as_text(labels).decode("utf-8", "surrogatepass")
+    if not isinstance(header, dict):
+        return len(as_text(header)).to_bytes(8, "little") + as_text(header) + buffer
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    digest.update(buffer)
+    header["__metadata__"] = metadata | {"labels": text, "sha256": digest.hexdigest()}
+    if random.random() < 0.05:
+        header["__metadata__"] = random.choice(VALUES)
+    whole = as_text(header)
+    return len(whole).to_bytes(8, "little") + whole + buffer
+
+
+@effort(60, 4000)
+def test_a_right_checksum_does_not_make_up_for_what_does_not_fit(examples):
+    data = everything().dataset
+    sound = to_bytes(data)
+
+    def property(random):
+        with contextlib.suppress(InputError):
+            read = check(from_bytes(resealed(sound, random), "file"), Everything, "file")
+            assert {n: (v.dims, v.dtype.kind) for n, v in read.data_vars.items()} == {
+                n: (v.dims, v.dtype.kind) for n, v in data.data_vars.items()
+            }
+            assert not any(
+                np.isinf(v).any() for v in read.data_vars.values() if v.dtype.kind == "f"
+            )
+            assert same(from_bytes(to_bytes(read), "file"), read)
+
+    fuzz(examples, randoms())(property)
+
+
+@pytest.mark.parametrize("kind", ["tails", "sparse", "sparse-law"])
+@effort(15, 1000)
+def test_a_stored_result_with_a_right_checksum_is_shown_or_refused(kind, examples, tmp_path):
+    sound = (unpack(kind, tmp_path) / "results.safetensors").read_bytes()
+    path = tmp_path / "result.safetensors"
+
+    def property(random):
+        path.write_bytes(resealed(sound, random))
+        with contextlib.suppress(InputError):
+            result = esscher.load(path)
+            assert result.to_dict()["kind"] == kind
+            assert repr(result)
+            result.table()
+
+    fuzz(examples, randoms())(property)
