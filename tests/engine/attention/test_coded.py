@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from esscher.engine.attention.coded import (
-    BLOCK,
-    Codes,
-    coded_bytes,
-    decode,
-    encode,
-    rounded_keys,
-)
+from esscher.engine.attention.bits import BLOCK, coded_bytes
+from esscher.engine.attention.coded import Codes, decode, encode, rounded_keys
 
 
 @pytest.mark.parametrize("bits", [(8, 8), (8, 4), (4, 8), (4, 4)])

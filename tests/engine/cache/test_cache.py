@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.attention.coded import coded_bytes
+from esscher.engine.attention.bits import coded_bytes
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.hooks import cache_by_default
 from esscher.engine.cache.layer import SLACK

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.attention.coded import ALL_BITS, Bits
+from esscher.engine.attention.bits import ALL_BITS, Bits
 from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:

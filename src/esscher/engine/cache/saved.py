@@ -24,7 +24,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import open_regular, parse_json
 from esscher.core.validation import as_path
-from esscher.engine.attention.coded import Codes, coded_bytes, decode
+from esscher.engine.attention.bits import coded_bytes
+from esscher.engine.attention.coded import Codes, decode
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.cache import ReducedCache

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.attention.coded import EXACT, Bits
+from esscher.engine.attention.bits import EXACT, Bits
 from esscher.engine.cache.budgets import Score, SelectionKind, TokenBudgets
 from esscher.engine.cache.fitting import QueryTargets, fit_kept, prompt_targets
 from esscher.engine.cache.scores import capped, prompt_scores

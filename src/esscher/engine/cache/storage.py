@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esscher.engine.attention.coded import EXACT, Bits, Codes, coded_bytes, encode
+from esscher.engine.attention.bits import EXACT, Bits, coded_bytes
+from esscher.engine.attention.coded import Codes, encode
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.scores import WINDOW
 
