@@ -54,6 +54,10 @@ AXES: dict[str, tuple[Kind, str]] = {
     "budget": ("i", "keys r"),
     "size": ("i", "n"),
     "replicate": ("i", "replicate"),
+    "curve": ("U", "curve"),
+    "sampled": ("U", "sampled"),
+    "draw": ("i", "draw"),
+    "entry": ("i", "entry"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -69,7 +73,7 @@ class Variable:
     kind: Kind = "f"
     page: bool = True
     terminal: str = ""
-    interval: Literal["brackets", "digits", "range"] = "brackets"
+    interval: Literal["brackets", "digits", "half", "range"] = "brackets"
     missing: str = "–"
     last: bool = False
     optional: bool = False
@@ -140,7 +144,8 @@ def var(
     terminal
         Its heading in a terminal, which leaves it out without one.
     interval
-        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)`` or ``1.1-1.3``.
+        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)``, ``1.2 ± 0.1`` or
+        ``1.1-1.3``.
     missing
         What stands for a number that is not there.
     last
@@ -268,6 +273,12 @@ def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[flo
 def estimate(number: Estimate | Any) -> list[float]:
     """Return the same of a record."""
     return bounds(number.value, number.interval)
+
+
+def with_ends(array: xr.DataArray) -> tuple[float, tuple[float, float]]:
+    """Return the number along ``bound`` and the ends of its interval; NaN if it is not there."""
+    value, low, high = array.values.tolist()
+    return value, (low, high)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.shown import between, counted, shown
+from esscher.core.shown import between, counted, shown, two_digits
 from esscher.core.variables import AXES, BOUND, Variable, endings, table
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -168,6 +168,8 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
         return shown(value, how, variable.missing)
     if variable.interval == "range":
         return f"{shown(low, how)}-{shown(high, how)}"
+    if variable.interval == "half":
+        return f"{shown(value, how)} ± {two_digits((high - low) / 2)}"
     if variable.interval == "digits":
         return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
     return between(value, (low, high), how)
