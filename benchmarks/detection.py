@@ -33,8 +33,7 @@ from esscher.math.statistics import (
     resample,
     select_law,
 )
-from esscher.math.statistics.detection import Curves
-from esscher.math.statistics.laws import smooth_covariance
+from esscher.math.statistics.laws import Curves, smooth_covariance
 from esscher.math.statistics.selection import against_prediction
 
 SIZES = np.array([32.0, 64, 128, 256, 512, 1024])

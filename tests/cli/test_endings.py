@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.endings import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
+from esscher.cli.printing import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, measure

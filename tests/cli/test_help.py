@@ -9,7 +9,7 @@ import click
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.cli.endings import REQUEUE, STOPPED, TERMINATED, UNREAD
+from esscher.cli.printing import REQUEUE, STOPPED, TERMINATED, UNREAD
 from esscher.cli.program import LISTED, SENTENCES, STUDIES
 from esscher.runs import registry
 

@@ -30,7 +30,7 @@ from esscher.engine.patterns import as_patterns
 from esscher.engine.text.cloud import open_cloud
 from esscher.engine.text.collect import collect_cloud
 from esscher.engine.text.documents import read_text
-from esscher.show.save import as_points
+from esscher.show.content import as_points
 from esscher.studies.tails import TailsStudy
 from tests.engine.models.folders import save, tiny, words
 from tests.engine.models.gguf_files import STRING, UINT32, entry, gguf_bytes

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
-from esscher.runs.cluster import Cluster, connected
-from esscher.runs.executors import CellExecutor, Task, chosen_executor
+from esscher.runs.executors import CellExecutor, Cluster, Task, chosen_executor, connected
 from esscher.runs.registry import load
 from esscher.studies.sweep import study
 from tests.runs.processes import (

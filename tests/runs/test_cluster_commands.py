@@ -16,8 +16,7 @@ from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.load import load_model
-from esscher.runs.cluster import Cluster, connected
-from esscher.runs.executors import Task
+from esscher.runs.executors import Cluster, Task, connected
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model

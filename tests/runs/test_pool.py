@@ -20,6 +20,8 @@ import torch
 from esscher.core.errors import InputError
 from esscher.runs.executors import (
     CellExecutor,
+    LocalPool,
+    OnFutures,
     Task,
     asked_threads,
     available_cores,
@@ -27,7 +29,6 @@ from esscher.runs.executors import (
     threads_per_worker,
     use_threads,
 )
-from esscher.runs.pool import LocalPool, OnFutures
 from tests.runs.processes import deadly, refusing, square
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.save import chart_bytes
+from esscher.show.content import chart_bytes
 from tests.runs.made import RUNS, make
 
 STORED = [name for name in RUNS if name != "theory"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.etree import ElementTree
 
-from esscher.show.content import Plot
-from esscher.show.save import chart_bytes
+from esscher.show.content import Plot, chart_bytes
 
 #: The chart that was read last, and its specification: making that takes a third of a second.
 _LAST: list[tuple[Plot, dict[str, Any]]] = []

@@ -18,8 +18,7 @@ from esscher.show.chart import (
     points,
     words,
 )
-from esscher.show.content import Drawing, check_heads, draw
-from esscher.show.save import chart_bytes
+from esscher.show.content import Drawing, chart_bytes, check_heads, draw
 from esscher.show.theme import (
     BLUE,
     DOUBLE,

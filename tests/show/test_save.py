@@ -7,8 +7,7 @@ import re
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.content import Plot
-from esscher.show.save import chart_bytes
+from esscher.show.content import Plot, chart_bytes
 from tests.show.sample_charts import curves, explorer
 
 

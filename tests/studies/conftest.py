@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from esscher.runs.executors import threads_per_worker
-from esscher.runs.pool import LocalPool
+from esscher.runs.executors import LocalPool, threads_per_worker
 
 
 @pytest.fixture(scope="session")

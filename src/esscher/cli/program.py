@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from esscher import __version__
-from esscher.cli.endings import quiet_if_unread, terminable
+from esscher.cli.printing import quiet_if_unread, terminable
 from esscher.core.command import COMMAND
 from esscher.core.errors import EsscherError
 from esscher.core.shown import printable

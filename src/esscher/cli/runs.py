@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from esscher.cli.endings import finish
 from esscher.cli.printing import (
     check_figure,
     check_output,
+    finish,
     print_json,
     say,
 )

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
 
-from esscher.cli.endings import finish, resumable
-from esscher.cli.printing import BlockCommand, check_figure, check_output, named_sources
+from esscher.cli.printing import (
+    BlockCommand,
+    check_figure,
+    check_output,
+    finish,
+    named_sources,
+    resumable,
+)
 from esscher.core.errors import InputError
 from esscher.core.options import LISTS, Option, listed, numbers, options_of, plain_type
 from esscher.core.validation import STANDARD_LAWS, as_dim

@@ -12,22 +12,47 @@ their last bits between 2 threads and more.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import multiprocessing
 import os
+import pickle
+import shutil
+import signal
+import socket
 import sys
+import tempfile
+import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
+from esscher.core.untrusted import first_line, limits, read_json
 from esscher.core.validation import as_dim
+from esscher.runs.folder import versions
 
 #: Finding the linear algebra of numpy and scipy takes milliseconds, so it is done once.
 _CONTROLLER = cache(ThreadpoolController)
@@ -167,8 +192,7 @@ def chosen_executor(
         If more than one of them is asked for, there are too many workers, or a cluster cannot be
         used.
     """
-    from esscher.runs.cluster import Cluster, connected
-    from esscher.runs.pool import LocalPool, OnFutures
+    from esscher.runs.executors import Cluster, LocalPool, OnFutures, connected
 
     processes = as_dim(workers, "workers")
     cores = available_cores()
@@ -198,3 +222,402 @@ def chosen_executor(
             yield pool
     else:
         yield CellExecutor()
+
+
+# Tasks in worker processes of this machine, or on any executor of the standard library.
+#
+# Workers are started fresh, never forked: a fork would copy the locks of running threads (torch has
+# some) in any state. They never see Ctrl-C or SIGTERM, they end when their parent ends, however it
+# ends, and their temporary files go with them.
+
+#: What stops a command: Ctrl-C, and what batch systems send.
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+#: Environment variable: Python imports nothing from the working directory of a process.
+SAFE_PATH = "PYTHONSAFEPATH"
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Keep processes that start inside from importing, say, a pickle.py of the working directory.
+
+    They get the import path of this process once they have started.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
+
+
+@contextmanager
+def signals_held(numbers: tuple[signal.Signals, ...] = STOPPING) -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back inside the block, then let them do what they do.
+
+    Processes that start inside never see them: they inherit them as blocked. A terminal or a batch
+    system sends a signal to all processes of a command; the command alone decides what it means.
+    (To end such a process, kill it.)
+
+    Parameters
+    ----------
+    numbers
+        The signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread runs handlers
+        return
+    came: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    # Blocking alone holds nothing back here: other threads of this process take the signal, and
+    # Python runs its handler in this one.
+    handlers = {n: h for n in numbers if (h := signal.getsignal(n)) is not None}
+    for number in handlers:
+        signal.signal(number, remember)
+    mask = None
+    if hasattr(signal, "pthread_sigmask"):
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for arrived in dict.fromkeys(came):
+            signal.raise_signal(arrived)
+
+
+class OnFutures(CellExecutor):
+    """Computes tasks on a ``concurrent.futures.Executor``, which is used and not shut down."""
+
+    remote = True
+    #: Signals that processes which start for a task never see; the owner of others ends them by
+    #: SIGTERM.
+    _unseen: tuple[signal.Signals, ...] = (signal.SIGINT,)
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
+        """Yield (name, result) as they are done, in any order.
+
+        Raises
+        ------
+        InputError
+            At once, if a task says that its input cannot be used, or a worker process died; at the
+            end, if tasks raised exceptions again and again.
+        """
+        for number in range(TRIES):
+            failed: dict[str, str] = {}
+            # at last one by one: a task may fail since another one killed the worker of both
+            for group in [tasks] if number < TRIES - 1 else [[task] for task in tasks]:
+                yield from self._try(group, failed)
+            tasks = [task for task in tasks if task.name in failed]
+            if not tasks:
+                return
+        cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(failed.items()))
+        raise InputError(
+            f"{counted(len(failed), 'cell')} could not be computed ({cells}). All others were. If "
+            "the results have a directory, they are stored, and the same command tries only these "
+            "again"
+        )
+
+    def _try(self, tasks: Sequence[Task], failed: dict[str, str]) -> Iterator[tuple[str, Any]]:
+        """Yield the results of tasks; note the reasons of those that raise exceptions."""
+        waiting: dict[Future[Any], str] = {}
+        try:
+            with signals_held(self._unseen):
+                waiting = self._submit(tasks)
+            for future in as_completed(list(waiting)):
+                name = waiting.pop(future)
+                try:
+                    result = future.result()
+                except (InputError, BrokenExecutor, CancelledError):
+                    raise
+                except Exception as error:
+                    failed[name] = f"{type(error).__name__}: {first_line(error)}"
+                    continue
+                yield name, result
+        except BrokenExecutor as error:
+            # Its own thread ends what waits; to cancel it meanwhile would be an error there.
+            waiting.clear()
+            raise InputError(
+                f"a worker process died ({error}); the machine may have run out of memory. "
+                "Everything stored so far is kept: start again, with fewer workers"
+            ) from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        submit = self._executor.submit
+        return {submit(call_alone, t.function, *t.arguments): t.name for t in tasks}
+
+
+class SharedValue:
+    """A value that many tasks need: in a file, which each worker reads once.
+
+    The file is written when the first task with it is submitted, and goes when nobody has the value
+    any more. Only the name of the file travels with a task.
+    """
+
+    def __init__(self, path: Path, value: Any = None) -> None:
+        self.path, self.value = path, value
+
+    def __reduce__(self) -> tuple[type[SharedValue], tuple[Path]]:
+        return SharedValue, (self.path,)
+
+
+class LocalPool(OnFutures):
+    """Computes tasks in worker processes of its own; a context that leaves no process behind.
+
+    Workers start with the first tasks and share the cores. When the block ends by an exception,
+    they are killed: a task may take minutes.
+
+    Parameters
+    ----------
+    workers
+        Number of processes.
+    """
+
+    _unseen = STOPPING
+
+    def __init__(self, workers: int) -> None:
+        self._numbers = count()
+        # A worker that is killed cannot clear up: what tasks put into temporary files lies here.
+        self._scratch = TemporaryDirectory(prefix="esscher-pool-", ignore_cleanup_errors=True)
+        with _safe_path():  # its locks start a process that looks after all of them
+            self._pool = ProcessPoolExecutor(
+                workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_start_worker,
+                initargs=(threads_per_worker(workers), self._scratch.name),
+            )
+        super().__init__(self._pool)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with nullcontext() if kind is None else signals_held():
+            if kind is not None:
+                for process in list((self._pool._processes or {}).values()):
+                    process.kill()  # SIGTERM is blocked there
+            self._pool.shutdown(cancel_futures=True)
+            self._scratch.cleanup()
+
+    def share(self, value: Any) -> Any:
+        """Return a handle for a value, which each worker reads once, when it first needs it."""
+        shared = SharedValue(Path(self._scratch.name) / f"shared-{next(self._numbers)}", value)
+        weakref.finalize(shared, shared.path.unlink, missing_ok=True)
+        return shared
+
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        arguments = [argument for task in tasks for argument in task.arguments]
+        for shared in {a for a in arguments if isinstance(a, SharedValue)}:
+            if shared.path.exists():
+                continue
+            try:
+                with shared.path.open("wb") as file:
+                    pickle.dump(shared.value, file)
+            except Exception as error:
+                shared.path.unlink(missing_ok=True)
+                raise InputError(
+                    "what tasks need cannot be sent to worker processes "
+                    f"({type(error).__name__}: {first_line(error)}); run without workers"
+                ) from error
+        with _safe_path():
+            submit = self._pool.submit
+            futures = {submit(_work, t.function, t.arguments): t.name for t in tasks}
+            # The executor overlooks the death of a worker that started after its own thread last
+            # looked (it wakes the thread before it starts the worker). This makes it look again.
+            submit(int)
+        return futures
+
+
+#: In a worker process: the shared values of its last task, by their files.
+_VALUES: dict[Path, Any] = {}
+
+
+def _start_worker(threads: int, scratch: str) -> None:
+    # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
+    tempfile.tempdir = scratch
+    use_threads(threads)
+
+
+def _end_with_parent(scratch: str) -> None:
+    """Leave when the parent is gone: after ``kill -9`` nobody else ends this process."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(1)
+
+
+def _work(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Run a task in a worker, with shared values in place of their handles."""
+    wanted = {argument.path for argument in arguments if isinstance(argument, SharedValue)}
+    for path in _VALUES.keys() - wanted:
+        del _VALUES[path]
+    for path in wanted - _VALUES.keys():
+        with path.open("rb") as file:
+            _VALUES[path] = pickle.load(file)
+    return call_alone(
+        function, *(_VALUES[a.path] if isinstance(a, SharedValue) else a for a in arguments)
+    )
+
+
+# Tasks on a Dask cluster, whose scheduler restarts the tasks of workers that are lost.
+
+#: Seconds to wait for a scheduler's answer, and for the first worker.
+TIMEOUT, PATIENCE = 10.0, 300.0
+#: Loggers that report a lost connection.
+LOGGERS = ("distributed", "tornado", "asyncio")
+
+
+class Cluster(OnFutures):
+    """Computes tasks on the workers of a Dask cluster.
+
+    Parameters
+    ----------
+    client
+        A connected ``distributed.Client``.
+    patience
+        Seconds to wait for a worker.
+    """
+
+    def __init__(self, client: Any, patience: float = PATIENCE) -> None:
+        super().__init__(client.get_executor(pure=False))
+        self._client, self._patience = client, patience
+        self._address = str(client.scheduler.address)
+        self._versions = versions()
+
+    def share(self, value: Any) -> Any:
+        """Give a value to the cluster once; workers pass it on to each other.
+
+        It is the result of a task, so the cluster makes it again if the worker that has it is lost.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sending large graph")
+            return self._client.submit(lambda same: same, value, pure=False)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[str, Any]]:
+        """Yield (name, result) as they are done, in any order.
+
+        Raises
+        ------
+        InputError
+            At once, if a task says that its input cannot be used, or no worker comes; at the end,
+            if tasks killed their workers or raised exceptions again and again.
+        KeyboardInterrupt
+            If the scheduler is gone: it stops a run as Ctrl-C does. What is stored is kept, and
+            the same call resumes it.
+        """
+        if not tasks:
+            return
+        try:
+            self._client.wait_for_workers(1, timeout=self._patience)
+            yield from super().run(tasks)
+        except TimeoutError as error:
+            raise InputError(
+                f"no worker has come to {self._address} within {self._patience:g} s; start one "
+                f"with `dask worker {self._address}`"
+            ) from error
+        except (CancelledError, OSError) as error:  # a lost connection cancels all tasks
+            raise KeyboardInterrupt(f"The scheduler at {self._address} is gone") from error
+
+    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
+        submit, expected = self._executor.submit, self._versions
+        return {submit(_on_worker, expected, t.function, *t.arguments): t.name for t in tasks}
+
+
+def _on_worker(
+    expected: dict[str, str | None], function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Run a task on a worker, unless its software is not that of the run: results could differ."""
+    here = versions()
+    if here != expected:
+        differences = ", ".join(
+            f"{name} {here.get(name)} instead of {wanted}"
+            for name, wanted in expected.items()
+            if here.get(name) != wanted
+        )
+        raise InputError(
+            f"the worker on {socket.gethostname()} has {differences}; install the same versions on "
+            "all machines of the cluster"
+        )
+    # Dask's nanny says 1; a worker without a nanny would take all cores for every task.
+    use_threads(asked_threads() or 1)
+    return call_alone(function, *arguments)
+
+
+@contextmanager
+def connected(
+    scheduler: str, timeout: float = TIMEOUT, patience: float = PATIENCE
+) -> Iterator[Cluster]:
+    """Connect to a cluster, by the address of its scheduler or the file that it wrote.
+
+    For an address that begins with ``tls://`` Dask takes the certificates of its configuration.
+
+    Raises
+    ------
+    InputError
+        If Dask is not installed, or no scheduler answers.
+    """
+    try:
+        import distributed
+    except ImportError as error:
+        raise InputError(
+            "a cluster needs the packages dask and distributed; install them with: "
+            'pip install "esscher[cluster]"'
+        ) from error
+
+    async def who_answers(address: str) -> str:
+        """Ask before there is a client: closing one that nobody answers takes minutes."""
+        security: Any = distributed.Security()  # type: ignore[no-untyped-call]
+        rpc: Any = distributed.rpc
+        options = security.get_connection_args("client")
+        async with rpc(address, timeout=timeout, connection_args=options) as there:
+            return str((await asyncio.wait_for(there.identity(), timeout))["type"])
+
+    with ExitStack() as stack:
+        # What is lost is said by Esscher. Several loggers of Dask have levels of their own.
+        for name in [n for n in logging.root.manager.loggerDict if n.startswith(LOGGERS)]:
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL + 1)
+        thread = stack.enter_context(ThreadPoolExecutor(1))
+        try:
+            address = scheduler
+            if scheduler.endswith(".json"):
+                address = read_json(Path(scheduler), limits.SCHEDULER)["address"]
+            # in a thread: a notebook has an event loop in this one
+            kind = thread.submit(asyncio.run, who_answers(address)).result()
+            if kind != "Scheduler":
+                raise ValueError(f"a {kind.lower()} answers there")
+            make_client: Any = distributed.Client
+            client = make_client(address, timeout=timeout, set_as_default=False)
+        except Exception as error:  # an answer that is not Dask's raises anything
+            raise InputError(
+                f"there is no scheduler at {scheduler} ({first_line(error)}); start one with `dask "
+                "scheduler` and give the address that it prints (for tls:// your Dask "
+                "configuration names the certificates)"
+            ) from error
+        try:
+            yield Cluster(client, patience)
+        finally:
+            with suppress(Exception):  # its scheduler may be gone
+                client.close(timeout=2)

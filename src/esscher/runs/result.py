@@ -127,8 +127,8 @@ class Result(Generic[S]):
     @cached_property
     def views(self) -> list[TableView]:
         """The tables of such results: those whose rows and variables this one has."""
-        axes = set(self.data.dims)
-        views = [view for view in self.view.TABLES if set(view.rows) <= axes]
+        sizes = self.data.sizes
+        views = [view for view in self.view.TABLES if all(map(sizes.get, view.rows))]
         return [view for view in views if view.there(view.data(self))]
 
     @property
@@ -149,11 +149,11 @@ class Result(Generic[S]):
         """Return a data frame: the main table, or one of :meth:`tables` by its name."""
         import pandas as pd
 
-        views = {view.name: view for view in (self.views if self.cells else self.view.TABLES)}
+        views = {view.name: view for view in self.views or self.view.TABLES}
         if name is not None and name not in views:
             raise InputError(f"there is no table {name!r}; choose from {', '.join(views)}")
         view = views[next(iter(views)) if name is None else name]
-        return view.frame(self) if self.cells else pd.DataFrame()
+        return view.frame(self) if self.views else pd.DataFrame()
 
     def tables(self) -> dict[str, str]:
         """Return the names of the tables, and what they show."""
@@ -240,7 +240,7 @@ class Result(Generic[S]):
         return report(self, path, force=force)
 
     def __repr__(self) -> str:
-        if not self.cells:
+        if not self.views:
             return self.headline
         frame = self.views[0].shown(self)
         more = "" if len(frame) <= FEW else f"\n... {len(frame) - FEW:,} more rows"
@@ -248,7 +248,7 @@ class Result(Generic[S]):
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(self.headline)}</p>"]
-        if self.cells:
+        if self.views:
             frame = self.views[0].shown(self)
             parts.append(frame.head(FEW).to_html(index=False))
             if len(frame) > FEW:
@@ -376,8 +376,8 @@ def compare(first: Result[Any], second: Result[Any]) -> Comparison:
             f"these are results of {first.study.name()} and of {second.study.name()}; compare two "
             "of one study"
         )
-    view = first.views[0] if first.cells else first.view.TABLES[0]
-    frames = [view.frame(result) if result.cells else None for result in (first, second)]
+    view = first.views[0] if first.views else first.view.TABLES[0]
+    frames = [view.frame(result) if result.views else None for result in (first, second)]
     if frames[0] is None or frames[1] is None:
         raise InputError("one of the results has nothing measured yet")
     names = [name for name in frames[0] if f"{name}_low" in frames[0] and name in frames[1]]

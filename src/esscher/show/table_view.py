@@ -142,7 +142,8 @@ class TableView:
         frame = self.shown(result)
         some = frame if everything else frame.head(self.most)
         more = len(frame) - len(some)
-        order = f": the first {len(some)} by {self.sort}" if more and self.sort else ""
+        by = next((v.terminal or v.heading for v in self.variables if v.name == self.sort), "")
+        order = f": the first {len(some)} by {by}" if more and by else ""
         drawn = PlainTable(f"{self.title}{order}", least=self.least)
         names = [str(name) for name in frame.columns[len(self.rows) :]]
         kind, heading = AXES[self.rows[-1]]

@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.math.heads import weight_head
 from esscher.math.laws import Sphere
 from esscher.math.limits import limit_moments, sphere_output_eigenvalues
-from esscher.math.limits.rules import (
+from esscher.math.limits.moments import (
     beta_rule,
     gauss_rule,
     quadratic_form_rule,

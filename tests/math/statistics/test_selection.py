@@ -10,8 +10,7 @@ from esscher.core.codec import as_json
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LAWS, Selection, fit_rate, joint_law, resample, select_law
-from esscher.math.statistics.detection import best_weights
-from esscher.math.statistics.laws import fit_floor, fit_two_powers
+from esscher.math.statistics.laws import best_weights, fit_floor, fit_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 WIDE = np.round(np.geomspace(1e3, 1e9, 13))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from esscher import Head, limit_moments
-from esscher.math.simulation.direct import DirectErrors, direct_errors
+from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.theory import OutputMoments
 
 

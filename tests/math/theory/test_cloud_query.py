@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from esscher.math.simulation.direct import attend
+from esscher.math.simulation import attend
 from esscher.math.theory.cloud_table import map_errors
 
 #: Twice |Gamma(2 + 2 pi i / ln 2)|: what nodes ln 2 apart leave of one integral, relative.

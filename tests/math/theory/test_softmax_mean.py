@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from esscher.math.theory.softmax_mean import STRONGEST, laplace_table, softmax_moments
+from esscher.math.theory.gaussian_tables import STRONGEST, laplace_table, softmax_moments
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 1e5, 1e12])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.interpolate import CubicSpline
 
-from esscher.math.theory.key_table import Spline
+from esscher.math.theory.gaussian_tables import Spline
 
 
 @pytest.mark.parametrize("count", [4, 5, 40])

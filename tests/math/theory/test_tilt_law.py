@@ -8,7 +8,7 @@ from scipy import stats
 
 import esscher
 from esscher.math.coupling import Coupling
-from esscher.math.theory.tilt_law import TiltLaw
+from esscher.math.theory.gaussian_tables import TiltLaw
 
 
 @pytest.mark.parametrize(("h", "d"), [(1.5, 1), (0.7, 2), (1.0, 3), (1.0, 50), (3.0, 768)])

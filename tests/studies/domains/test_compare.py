@@ -17,7 +17,7 @@ from esscher.studies.domains.compare import (
     permutation_p,
     smallest_p,
 )
-from esscher.studies.domains.result import STATISTICS
+from esscher.studies.domains.study import STATISTICS
 
 TOKENS, SHARE = STATISTICS["tokens"], STATISTICS["khat"]
 
@@ -75,7 +75,7 @@ def test_the_false_discovery_rate_holds_and_planted_shifts_are_found():
 def test_intervals_are_welch_s():
     values = null("skewed", rows=7)
     values[:, 1] *= 4
-    difference, low, high = differences(values[:, 0], values[:, 1])
+    difference, low, high = differences(values[:, 0], values[:, 1]).T
     exact = stats.ttest_ind(values[:, 1], values[:, 0], axis=1, equal_var=False)
     ends = exact.confidence_interval(0.95)
     assert difference == pytest.approx(values[:, 1].mean(1) - values[:, 0].mean(1))
@@ -88,25 +88,25 @@ def test_constants_and_unknown_numbers_are_not_tested():
     values[0] = 0.25
     values[1, 0, 0] = np.nan
     values[2] = 0.0
-    test = compare(values, ["a", "b", "c"], SHARE, 0.05, 0)
-    assert test.p[:3] == test.adjusted[:3] == test.share[:3] == (None, None, None)
-    assert None not in test.p[3:]
-    assert test.differs[:3] == (False, False, False)
+    test = compare(values, SHARE, 0.05, 0)
+    for name in ("p", "adjusted_p", "share"):
+        assert np.isnan(test[name]).tolist() == [True, True, True, False, False]
+    assert test["verdict"][:3].tolist() == ["undecided"] * 3
 
 
 def test_two_constants_that_differ_have_the_p_value_of_the_arrangement():
     values = np.zeros((1, 2, 6))
     values[:, 1] = 0.3
     assert permutation_p(values, 0)[0] == pytest.approx(2 / math.comb(12, 6))
-    assert compare(values, ["a", "b"], SHARE, 0.05, 0).differs == (True,)
+    assert compare(values, SHARE, 0.05, 0)["verdict"] == ["differs"]
 
 
 def test_verdicts_and_effects():
     values = np.random.default_rng(4).standard_normal((3, 2, 8))
     values *= np.array([0.02, 0.02, 1.0])[:, None, None]
     values[1, 1] += 0.5
-    test = compare(values, ["a", "b"], TOKENS, 0.05, 0)
-    assert test.differs == (False, True, False)
-    (pair,) = test.pairs
-    assert pair.effect[1] == pytest.approx(math.exp(0.5), rel=0.05)
-    assert pair.low[1] < pair.effect[1] < pair.high[1]
+    test = compare(np.exp(values), TOKENS, 0.05, 0)
+    assert test["verdict"].tolist() == ["undecided", "differs", "undecided"]
+    ((effect, low, high),) = test["effect"][1]
+    assert effect == pytest.approx(math.exp(0.5), rel=0.05)
+    assert low < effect < high

@@ -5,24 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import esscher
-import esscher.studies.domains.measure as running
+import esscher.studies.domains.measure as measuring
 from esscher.core.errors import InputError
 from esscher.engine.models.loaded import wrap_model
-from esscher.runs.folder import Cell
 from esscher.runs.report import page_of
 from esscher.show.content import draw
-from esscher.studies.domains import Domains, domains
+from esscher.show.table_view import summary
+from esscher.studies.domains import domains
 from esscher.studies.domains.charts import DRAWINGS, MAIN
 from esscher.studies.domains.measure import block_passages, cut_blocks, read_corpora
-from esscher.studies.domains.result import STATISTICS
-from esscher.studies.domains.study import DomainsStudy
-from esscher.studies.domains.view import summary
+from esscher.studies.domains.study import STATISTICS, DomainsSettings, DomainsStudy
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer, tiny
 from tests.engine.models.tiny import tiny_model
 from tests.runs.made import make
@@ -50,9 +48,16 @@ def read_corpus(name, source):
     return read, text
 
 
-def study(blocks, tokens=80, seed=0, mode="pooled"):
-    return DomainsStudy(
-        "demo:minilm", {}, blocks=blocks, block_tokens=tokens, context=42, mode=mode, seed=seed
+def settings(blocks, tokens=80, seed=0, mode="pooled"):
+    return DomainsSettings(
+        blocks=blocks,
+        block_tokens=tokens,
+        mode=mode,
+        context=42,
+        layers=(0,),
+        heads=(0,),
+        fdr=0.05,
+        seed=seed,
     )
 
 
@@ -64,10 +69,12 @@ def lines(count):
 
 @pytest.mark.parametrize("mode", ["pooled", "context"])
 def test_blocks_are_spread_and_apart(mode):
-    bert, options = tiny("bert"), study(5, tokens=84 if mode == "context" else 80, mode=mode)
+    bert, options = tiny("bert"), settings(5, tokens=84 if mode == "context" else 80, mode=mode)
     read = read_corpus("x", [lines(600)])
     blocks = cut_blocks(bert, *read, options)
-    assert blocks == cut_blocks(bert, *read, options) != cut_blocks(bert, *read, study(5, seed=1))
+    assert (
+        blocks == cut_blocks(bert, *read, options) != cut_blocks(bert, *read, settings(5, seed=1))
+    )
     seen = [
         [int(line.split()[0]) for line in block.splitlines() if line.split()[0].isdigit()]
         for block in blocks
@@ -87,11 +94,11 @@ def test_blocks_are_spread_and_apart(mode):
 def test_corpora_that_just_suffice_and_that_are_too_short():
     # 4 parts of 100 tokens, blocks of 80: only the beginnings of the parts are long enough
     small = read_corpus("small", [lines(40)])
-    assert len(cut_blocks(tiny("bert"), *small, study(4))) == 4
+    assert len(cut_blocks(tiny("bert"), *small, settings(4))) == 4
     with pytest.raises(InputError, match=r"'small'.*only 400 tokens.*need 1,200.*at most 60"):
-        cut_blocks(tiny("bert"), *small, study(6, tokens=200))
+        cut_blocks(tiny("bert"), *small, settings(6, tokens=200))
     with pytest.raises(InputError, match="has only 1 tokens"):
-        cut_blocks(tiny("bert"), *read_corpus("x", ["a" * 50_000]), study(3))
+        cut_blocks(tiny("bert"), *read_corpus("x", ["a" * 50_000]), settings(3))
 
 
 def test_documents_are_joined_and_unreadable_corpora_are_named(tmp_path):
@@ -141,22 +148,27 @@ def stored(made, tmp_path):
 def test_results_have_everything(name, tmp_path):
     options = POOLED if name == "bert" else SEQUENCES
     result = domains(tiny(name), THREE, layers=[0, 2], heads=[0, 3], out=tmp_path / "r", **options)
-    assert isinstance(result, Domains)
     assert result.complete
-    assert result.study.mode == ("pooled" if name == "bert" else "context")
-    assert [part.name for part in result.corpora] == list(THREE)
+    assert result.setup.settings.mode == ("pooled" if name == "bert" else "context")
     json.dumps(result.to_dict(), allow_nan=False)
-    assert result.units == tuple((layer, head) for layer in (0, 2) for head in (0, 3))
-    assert set(result.tests) >= {"tokens", "ess", "horizon", "khat"}
-    pairs = list(itertools.combinations(THREE, 2))
-    assert all([(p.a, p.b) for p in test.pairs] == pairs for test in result.tests.values())
-    table = result.table()
-    assert len(table) == 3 * 4 * len(result.tests)
-    tokens = table[table["statistic"] == "tokens"]
-    assert (tokens["low"] <= tokens["effect"]).all()
-    assert (tokens["effect"] <= tokens["high"]).all()
-    assert len(result.per_block()) == 3 * 4 * 4
-    assert len(result.medians()) == 3 * len(result.tests)
+    data = result.data
+    assert set(data["statistic"].values) >= {"tokens", "ess", "horizon", "khat"}
+    pairs = [f"{b} to {a}" for a, b in itertools.combinations(THREE, 2)]
+    labels = {"corpus": list(THREE), "layer": [0, 2], "head": [0, 3], "pair": pairs}
+    assert {axis: data[axis].values.tolist() for axis in labels} == labels
+    count = data.sizes["statistic"]
+    assert {name: len(result.table(name)) for name in result.tables()} == {
+        "heads": 4,
+        "statistics": count,
+        "corpora": 3,
+        "tests": 3 * 4 * count,
+        "blocks": 3 * 4 * 4,
+    }
+    effect = data["effect"].sel(statistic="tokens")
+    assert (effect.sel(bound="low") <= effect.sel(bound="value")).all()
+    assert (effect.sel(bound="value") <= effect.sel(bound="high")).all()
+    assert repr(result.head(0, 3)).startswith("head 0.3: verdict")
+    assert result.compare(result).different.empty
     assert esscher.load(tmp_path / "r").to_dict() == result.to_dict()
 
 
@@ -165,11 +177,11 @@ def test_other_words_differ_and_the_same_words_do_not():
     model = wrap_model(tiny_model("bert", strength=6.0).model, encoder_tokenizer(), name="bert")
     options = POOLED | {"blocks": 6, "layers": [1]}
     same = domains(model, {name: THREE[name] for name in ("one", "two")}, **options)
-    assert not any(any(test.differs) for test in same.tests.values())
+    assert not (same["verdict"] == "differs").any()
     other = domains(model, {name: THREE[name] for name in ("one", "few words")}, **options)
     # nine words give other clouds
-    assert any(other.tests["tokens"].differs)
-    assert other.corpora[1].distinct == pytest.approx(9 / 120)
+    assert (other["verdict"].sel(statistic="tokens") == "differs").any()
+    assert float(other["distinct"].sel(corpus="few words").mean()) == pytest.approx(9 / 120)
 
 
 def test_a_statistic_that_is_the_same_everywhere_is_left_out():
@@ -177,8 +189,8 @@ def test_a_statistic_that_is_the_same_everywhere_is_left_out():
     tokenizer = decoder_tokenizer(begin=False)
     loaded = wrap_model(tiny_model("llama").model, tokenizer, name="llama")
     result = domains(loaded, THREE, layers=[0], heads=[0, 1], **SEQUENCES)
-    assert "delimiters" not in result.tests
-    assert set(result.tests) < set(STATISTICS)
+    assert "delimiters" not in result.data["statistic"]
+    assert set(result.data["statistic"].values) < set(STATISTICS)
 
 
 def test_a_stopped_run_resumes_to_the_same(made, tmp_path):
@@ -189,8 +201,8 @@ def test_a_stopped_run_resumes_to_the_same(made, tmp_path):
     assert not part.complete
     # ten cells are three blocks of every corpus
     assert "So far from 3 blocks" in part.headline
-    again = domains(tiny("bert"), THREE, out=tmp_path / "run", **options)
-    assert again.to_dict() | {"created": ""} == whole.to_dict() | {"created": ""}
+    again = domains(tiny("bert"), THREE, out=tmp_path / "run", workers=2, **options)
+    xr.testing.assert_equal(again.data, whole.data)
 
 
 def test_a_run_stopped_at_once_says_so(tmp_path):
@@ -207,60 +219,42 @@ def test_a_run_stopped_at_once_says_so(tmp_path):
 
 
 def test_another_rate_needs_no_new_run(made, stored, monkeypatch):
-    monkeypatch.setattr(running, "measure_block", None)  # nothing is measured again
+    monkeypatch.setattr(measuring, "measure_block", None)  # nothing is measured again
     again = domains(tiny("bert"), THREE, fdr=0.2, out=stored, **made[0])
-    assert again.study.fdr == 0.2
-    first, second = made[1].tests["tokens"], again.tests["tokens"]
-    assert first.p == second.p
-    assert sum(first.differs) <= sum(second.differs)
+    assert again.setup.settings.fdr == 0.2
+    xr.testing.assert_equal(again["p"], made[1]["p"])
+    differ = [int((result["verdict"] == "differs").sum()) for result in (made[1], again)]
+    assert differ[0] <= differ[1]
     assert esscher.load(stored).to_dict() == again.to_dict()
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda r: r["tests"]["tokens"]["p"].pop(), "not of all heads"),
-        (lambda r: r["numbers"].pop("tokens"), "same statistics"),
-        (lambda r: r["numbers"]["tokens"][0].pop(), "not of all blocks"),
-        (lambda r: r["tests"].pop("tokens"), "no tests"),
-        (lambda r: r["configuration"].update(fdr=2), "fdr is 2"),
-        (lambda r: r.update(smallest_p="x"), "smallest_p is 'x'"),
-    ],
-)
-def test_results_that_do_not_fit_together_are_refused(damage, words, stored):
-    path = stored / "results.json"
-    tree = json.loads(path.read_text())
-    damage(tree)
-    path.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=words):
-        esscher.load(stored)
-
-
 def changed(monkeypatch, change, **options):
-    """A run whose fourth table is changed."""
-    measured, seen = running.measure_block, []
+    """A run whose fourth block is changed."""
+    measured, seen = measuring.measure_block, []
 
     def measure(*arguments):
         cell = measured(*arguments)
         seen.append(1)
-        return Cell(cell.about, change(cell.table)) if len(seen) == 4 else cell
+        return change(cell) if len(seen) == 4 else cell
 
-    monkeypatch.setattr(running, "measure_block", measure)
+    monkeypatch.setattr(measuring, "measure_block", measure)
     return domains(tiny("bert"), THREE, layers=[1], heads=[0, 3], **(POOLED | options))
 
 
 def test_a_block_of_other_heads_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="not of the same heads"):
-        changed(monkeypatch, lambda table: table[::-1], out=tmp_path / "run")
+    with pytest.raises(InputError, match="the cells do not fit together"):
+        changed(monkeypatch, lambda cell: cell.isel(head=[0]), out=tmp_path / "run")
 
 
 def test_numbers_that_do_not_exist_are_left_out(monkeypatch):
     # k-hat needs a tail; where most received values are equal there is none
-    khat = np.array([np.nan, 0.1])
-    result = changed(monkeypatch, lambda table: table.assign(khat=khat))
-    test = result.tests["khat"]
-    assert test.p[0] is None
-    assert test.p[1] is not None
+    def without(cell):
+        cell["number"].loc[{"statistic": "khat", "head": 0}] = np.nan
+        return cell
+
+    result = changed(monkeypatch, without)
+    p = result["p"].sel(statistic="khat", layer=1)
+    assert np.isnan(p.values).tolist() == [True, False]
     json.dumps(result.to_dict(), allow_nan=False)
     assert result.plot()._repr_svg_().startswith("<svg")
 
@@ -289,24 +283,25 @@ def test_the_chart_holds_the_shares_and_crosses_undecided_heads(capfd):
     result = make("domains")[1]
     chart = draw(DRAWINGS, result)
     for i, name in enumerate(MAIN):
-        test = result.tests[name]
+        frame = result.table("tests")
+        frame = frame[frame["statistic"] == name].drop_duplicates(["layer", "head"])
         rows = {(row["layer"], row["head"]): row for row in panel_rows(chart, i, "share")}
-        for unit, share, differs in zip(result.units, test.share, test.differs, strict=True):
-            assert rows[unit]["share"] == pytest.approx(share, rel=1e-5)
-            assert rows[unit]["undecided"] != differs
+        assert len(rows) == len(frame) == 4
+        for row in frame.to_dict("records"):
+            drawn = rows[row["layer"], row["head"]]
+            assert drawn["share"] == pytest.approx(row["share"], rel=1e-5)
+            assert drawn["undecided"] == (row["verdict"] == "undecided")
     assert texts(chart)
     assert capfd.readouterr().err == ""
-    with pytest.raises(InputError, match="too few blocks"):
-        draw(DRAWINGS, replace(result, blocks=0))
 
 
 def test_the_page_holds_the_numbers(tmp_path):
     result = make("domains")[1]
     page = summary(result, "run")
-    differ = sum(result.tests["tokens"].differs)
+    differ = int((result["verdict"].sel(statistic="tokens") == "differs").sum())
     assert [card.value for card in page.cards[:2]] == [f"{differ} of 4", f"{4 - differ} of 4"]
     rows = dict(page_of(result).provenance)
-    for part in result.study.corpora:
-        assert part.text_hash in rows[f"corpus {part.name}"]
+    for corpus in result.setup.records["texts"]:
+        assert corpus.text_hash in rows[f"corpus {corpus.name}"]
     text = esscher.report(result, tmp_path / "report.html").read_text("utf-8")
     assert "$2_{$ &amp; &lt;b&gt;" in text

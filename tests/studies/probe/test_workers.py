@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esscher.runs.pool import LocalPool
+from esscher.runs.executors import LocalPool
 from esscher.studies.probe import probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stored import stored_bytes

@@ -9,7 +9,7 @@ import pytest
 
 import esscher
 from esscher.math.heads import Head
-from esscher.math.simulation.direct import direct_errors
+from esscher.math.simulation import direct_errors
 from esscher.studies.sweep import sweep
 from esscher.studies.sweep.measure import METRICS, PURPOSE, scaled_head
 from tests.studies.sweep.small import assert_same

@@ -10,8 +10,7 @@ from esscher.math.limits.mapping import (
     gaussian_limit_map,
     limit_map,
 )
-from esscher.math.limits.moments import limit_moments, missing_limit
-from esscher.math.limits.rules import sphere_output_eigenvalues
+from esscher.math.limits.moments import limit_moments, missing_limit, sphere_output_eigenvalues
 from esscher.math.limits.stack import AttentionLayer, GaussianStack, StackLimit
 
 __all__ = [

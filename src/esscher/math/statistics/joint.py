@@ -16,21 +16,19 @@ from numpy.typing import ArrayLike
 from esscher.core.codec import Name, Record
 from esscher.core.errors import InputError
 from esscher.core.validation import as_numbers, as_sizes
-from esscher.math.statistics.detection import (
+from esscher.math.statistics.intervals import resample
+from esscher.math.statistics.laws import (
     ENOUGH,
     EQUAL,
+    ROUNDING,
     SIGNIFICANCE,
     Curves,
     bend_test,
+    fit_line,
     floor_limit,
     from_logarithms,
-    stacked_floor,
-)
-from esscher.math.statistics.intervals import resample
-from esscher.math.statistics.laws import (
-    ROUNDING,
-    fit_line,
     smooth_covariance,
+    stacked_floor,
 )
 from esscher.math.statistics.selection import (
     FEWEST_REPLICATES,

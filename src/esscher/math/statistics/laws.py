@@ -15,10 +15,13 @@ was not worth a fit that leans on the two outermost sizes; the test of curvature
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
@@ -225,3 +228,264 @@ def fit_two_powers(x: Array, y: Array, covariance: Array) -> tuple[Array, Array,
     jacobian = (powers / units[:, None]).T * np.exp(residuals - y)[:, None]
     forms = least_squares_forms(jacobian, covariance)
     return np.exp(log_scale) * np.array([1 - share, share]) * units, residuals, forms
+
+
+# What a curve could have shown: tests for a bend, how large a floor may be, and their power.
+#
+# A curve that shows no bend may be straight, or too noisy to show one. Two numbers tell which:
+#
+# * the *power*: the probability with which the test of straightness would have found a floor as
+#   large as the power part at the largest size, or a power of ln n, under this very noise. The
+#   noise is that of the resampled replicates, the alternative the curve of that law that fits best;
+# * the *limit of the floor*: the largest share of the error at the largest size that a floor may
+#   have before a one-sided 5% test rejects it. It is the inversion of a score test: for every share
+#   the rest of the curve (constant and exponent) is fitted, and what is left is projected on the
+#   direction in which a larger floor moves the curve. Unlike a floor fitted with a standard error,
+#   it is right at the boundary, where no floor at all fits best.
+#
+# Both take a null curve: a power law of unknown constant and exponent, or a predicted curve of
+# unknown constant. The second knows how the error should bend, and above all how steep it should
+# be, which is what hides a floor.
+#
+# Several errors of the same replicates (mean, covariance, map) are tested together by stacking
+# their logarithms in one vector: replicates are resampled as wholes, hence the correlation between
+# the errors is in the noise of every linear form.
+
+#: Significance of the test of straightness, and of the one-sided test behind the limit of a floor.
+SIGNIFICANCE = 0.05
+#: Share of a floor that is as large as the power part at the largest size.
+EQUAL = 0.5
+#: A test that would have found less than this share of its alternatives decides nothing.
+ENOUGH = 0.8
+#: Shares that are tried for the limit, and exponents for the rest of the curve.
+SHARES = np.append(np.arange(0.0, 0.96, 0.04), [0.96, 0.98])
+EXPONENTS = np.append(np.linspace(0.0, 1.5, 76), np.linspace(1.55, STEEPEST, 40))
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """One or several error curves of the same replicates, stacked, each with its null curve.
+
+    Attributes
+    ----------
+    resamples
+        Logarithms of all errors in one vector.
+    places
+        Places of each curve in that vector.
+    covariances
+        Smooth model of each curve's own noise, for weights.
+    predicted
+        Logarithm of each curve's prediction; None for a power law of unknown exponent.
+    """
+
+    resamples: Resamples
+    places: tuple[NDArray[np.int64], ...]
+    covariances: tuple[Array, ...]
+    predicted: tuple[Array, ...] | None = None
+
+    def curve(self, i: int) -> tuple[Array, Array]:
+        """Logarithms of size and error of one curve."""
+        at = self.places[i]
+        return self.resamples.log_sizes[at], self.resamples.log_errors[at]
+
+    def spread(self, rows: Sequence[Array]) -> Array:
+        """One form of each curve as rows over the whole vector."""
+        out = np.zeros((len(rows), len(self.resamples.log_sizes)))
+        for row, at, form in zip(out, self.places, rows, strict=True):
+            row[at] = form
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class BendTest:
+    """Linear forms that are 0 on the null curve, and the largest of them in standard errors.
+
+    Attributes
+    ----------
+    resamples
+        The noise.
+    forms
+        One row per direction in which the curve may leave the null curve.
+    null
+        The null curve.
+    """
+
+    resamples: Resamples
+    forms: Array
+    null: Array
+
+    @property
+    def _largest_by_chance(self) -> Array:
+        return np.asarray(np.max(np.abs(self.resamples.deviations(self.forms)), axis=1))
+
+    @property
+    def bend(self) -> float:
+        """Largest departure in standard errors, with its sign: positive if the curve flattens."""
+        errors = np.maximum(self.resamples.standard_errors(self.forms), np.finfo(float).tiny)
+        departures = self.forms @ (self.resamples.log_errors - self.null) / errors
+        return float(departures[np.argmax(np.abs(departures))])
+
+    @property
+    def p_value(self) -> float:
+        """Probability of a larger departure, of either sign, on the null curve."""
+        simulated = self._largest_by_chance
+        return float((1 + np.sum(simulated >= abs(self.bend))) / (1 + len(simulated)))
+
+    def power(self, alternative: Array) -> float:
+        """Probability that an upward bend is found if the expected log errors are those given."""
+        critical = np.quantile(self._largest_by_chance, 1 - SIGNIFICANCE)
+        departures = self.resamples.deviations(self.forms, self.forms @ (alternative - self.null))
+        largest = np.take_along_axis(
+            departures, np.argmax(np.abs(departures), axis=1)[:, None], axis=1
+        )
+        return float(np.mean(largest[:, 0] > critical))
+
+
+def bend_test(curves: Curves, alternatives: Sequence[Array] | None = None) -> BendTest:
+    """Test whether curves leave their null curves as a floor or a logarithm would.
+
+    Parameters
+    ----------
+    curves
+        One curve or several.
+    alternatives
+        Of several curves: expected log errors under each alternative, stacked. The weights of the
+        curves in the joint test are those that find them best, none of them negative.
+    """
+    rows: list[list[Array]] = [[], []]
+    for i, covariance in enumerate(curves.covariances):
+        x, y = curves.curve(i)
+        # columns of what is not known about the null curve
+        level = np.ones_like(x)
+        lines = np.stack([level] if curves.predicted else [level, -x], axis=1)
+        slope = -least_squares_forms(np.stack([np.ones_like(x), x], axis=1), covariance)[1] @ y
+        # Beyond a straight line a law of ln n is -ln ln n, which flattens; beyond a prediction of
+        # known slope it is a slope that is too small.
+        slow = np.log(x) if curves.predicted else -np.log(x)
+        towards = (slow, np.exp(max(float(slope), 0.05) * (x - x[-1])))
+        for k, direction in enumerate(towards):
+            design = np.column_stack([lines, direction])
+            rows[k].append(least_squares_forms(design, covariance)[-1])
+    null = np.zeros_like(curves.resamples.log_errors)
+    if curves.predicted is not None:
+        for at, predicted in zip(curves.places, curves.predicted, strict=True):
+            null[at] = predicted
+    by_direction = [curves.spread(row) for row in rows]
+    if len(curves.places) == 1 or alternatives is None:
+        return BendTest(curves.resamples, np.concatenate(by_direction), null)
+    combined = [
+        best_weights(forms @ curves.resamples.covariance @ forms.T, forms @ (mean - null)) @ forms
+        for forms, mean in zip(by_direction, alternatives, strict=True)
+    ]
+    return BendTest(curves.resamples, np.array(combined), null)
+
+
+def from_logarithms(curves: Curves) -> BendTest:
+    """Departure from powers of ln n in the direction of powers of n: of several curves, jointly."""
+    rows, shift = [], []
+    for i, covariance in enumerate(curves.covariances):
+        x, y = curves.curve(i)
+        design = np.column_stack([linear_design("logarithmic", x), -x])
+        rows.append(least_squares_forms(design, covariance)[2])
+        power = y - fit_line("power", x, y, covariance)[1]
+        shift.append(float(rows[-1] @ power))
+    forms = curves.spread(rows)
+    if len(forms) > 1:
+        noise = forms @ curves.resamples.covariance @ forms.T
+        forms = (best_weights(noise, np.array(shift)) @ forms)[None]
+    return BendTest(curves.resamples, forms, np.zeros(forms.shape[1]))
+
+
+def floor_curve(curves: Curves, i: int, share: float) -> tuple[Array, Array, Array]:
+    """Best curve with a floor of a given share of the error at the largest size.
+
+    Returns
+    -------
+    tuple
+        Log errors, the columns in which its other parameters move them, and the direction in which
+        a larger share does.
+    """
+    x, y = curves.curve(i)
+    covariance = curves.covariances[i]
+    if curves.predicted is not None:
+        falling = (curves.predicted[i] - curves.predicted[i][-1])[None]
+    else:
+        falling = -EXPONENTS[:, None] * (x - x[-1])
+    with np.errstate(divide="ignore"):
+        shapes = np.logaddexp(np.log1p(-share) + falling, np.log(share))
+    level = least_squares_forms(np.ones((len(x), 1)), covariance)
+    residuals = (y - shapes) - ((y - shapes) @ level.T)
+    distances = np.einsum("ei,ij,ej->e", residuals, np.linalg.inv(covariance), residuals)
+    best = int(np.argmin(distances))
+    fitted = y - residuals[best]
+    relative = np.exp(falling[best] - shapes[best])
+    columns = [np.ones_like(x)]
+    if curves.predicted is None:
+        columns.append(-(x - x[-1]) * (1 - share) * relative)
+    return fitted, np.stack(columns, axis=1), np.exp(-shapes[best]) - relative
+
+
+def floor_limit(curves: Curves, shares: Array = SHARES) -> float:
+    """Largest share of the error at the largest size that a floor may have, with 95% confidence.
+
+    Of several curves, a floor that has the same share in all of them.
+    """
+    forms, left = [], []
+    for share in shares:
+        rows, means = [], np.zeros_like(curves.resamples.log_errors)
+        for i, at in enumerate(curves.places):
+            means[at], columns, direction = floor_curve(curves, i, float(share))
+            design = np.column_stack([columns, direction])
+            rows.append(least_squares_forms(design, curves.covariances[i])[-1])
+        form = curves.spread(rows)
+        if len(form) > 1:
+            noise = form @ curves.resamples.covariance @ form.T
+            form = (best_weights(noise, np.ones(len(form))) @ form)[None]
+        forms.append(form[0])
+        left.append(float(form[0] @ (curves.resamples.log_errors - means)))
+    scores = np.array(forms)
+    errors = np.maximum(curves.resamples.standard_errors(scores), np.finfo(float).tiny)
+    # symmetric, as for all intervals of means: twice the one-sided significance
+    excess = np.array(left) / errors + curves.resamples.critical(scores, 1 - 2 * SIGNIFICANCE)
+    accepted = np.flatnonzero(excess >= 0)
+    if not accepted.size:
+        return 0.0
+    top = int(accepted[-1])
+    if top == len(shares) - 1:
+        return 1.0
+    # between the last share that is accepted and the first that is not
+    inside, outside = float(excess[top]), float(excess[top + 1])
+    return float(shares[top] + (shares[top + 1] - shares[top]) * inside / (inside - outside))
+
+
+def stacked_floor(curves: Curves, share: float) -> Array:
+    """Log errors of all curves with a floor of a given share."""
+    out = np.empty_like(curves.resamples.log_errors)
+    for i, at in enumerate(curves.places):
+        out[at] = floor_curve(curves, i, share)[0]
+    return out
+
+
+def best_weights(covariance: Array, shift: Array) -> Array:
+    """Weights, none negative, of correlated numbers that move by ``shift``: best seen together.
+
+    A number without variance says nothing, and has no weight beside one that varies.
+    """
+    from scipy.optimize import nnls
+
+    varies = np.diag(covariance) > 0
+    if not varies.all():
+        weights = np.ones(len(shift))
+        if varies.any():
+            weights = np.zeros(len(shift))
+            weights[varies] = best_weights(covariance[np.ix_(varies, varies)], shift[varies])
+        return weights
+    wanted = np.maximum(shift, 0.0)
+    if not wanted.any():
+        wanted = np.ones_like(shift)
+    scale = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(scale, scale) + 1e-6 * np.eye(len(scale))
+    root = np.linalg.cholesky(correlation)
+    # maximises w.shift / sqrt(w C w): the minimum of |L^T w - L^-1 shift|^2
+    weights, _ = nnls(root.T, np.linalg.solve(root, wanted / scale))
+    return np.asarray(weights / scale)

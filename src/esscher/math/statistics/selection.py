@@ -41,29 +41,27 @@ import numpy as np
 from esscher.core.codec import Interval, Name, Record
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
-from esscher.math.statistics.detection import (
+from esscher.math.statistics.intervals import Resamples
+from esscher.math.statistics.laws import (
     ENOUGH,
     EQUAL,
+    LAWS,
+    ROUNDING,
     SIGNIFICANCE,
     BendTest,
     Curves,
-    bend_test,
-    floor_curve,
-    floor_limit,
-    from_logarithms,
-    stacked_floor,
-)
-from esscher.math.statistics.intervals import Resamples
-from esscher.math.statistics.laws import (
-    LAWS,
-    ROUNDING,
     LawFit,
+    bend_test,
     fit_floor,
     fit_line,
     fit_two_powers,
+    floor_curve,
+    floor_limit,
+    from_logarithms,
     law_words,
     least_squares_forms,
     smooth_covariance,
+    stacked_floor,
 )
 from esscher.math.statistics.records import as_matrix
 

@@ -12,9 +12,9 @@ from esscher.math.theory.exact_constants import (
 )
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
+from esscher.math.theory.gaussian_tables import softmax_moments
 from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
-from esscher.math.theory.softmax_mean import softmax_moments
 
 __all__ = [
     "BallBound",

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.heads import ArrayHead, Head, Tokens
-from esscher.math.theory.cloud_influence import redraw, root_ratios
-from esscher.math.theory.cloud_pass import CloudHead, CloudPass, Effort, Rows
+from esscher.math.theory.cloud_pass import CloudHead, CloudPass, Effort, Rows, redraw, root_ratios
 from esscher.math.theory.curve import Curve
 
 #: Less than any squared error.
@@ -255,7 +254,7 @@ def _shape(sums: CloudPass, phi: Array, bias: Array, share: Array, noise: Array)
 #
 #     phi_n(z) = n ( E[mean_n | z] - E mean_n )
 #
-# exact at that n (:mod:`cloud_influence`). The squared error is ``E|phi_n|^2 / n`` plus the squared
+# exact at that n (:func:`influence`). The squared error is ``E|phi_n|^2 / n`` plus the squared
 # bias, which the same integrals give, plus the noise that each query has for itself
 # (:func:`query_noise`). What is neglected is what two queries have in common beyond that.
 #

@@ -1,7 +1,7 @@
 """Predicted map error at finite n, for Gaussian tokens and any spectrum, n = 2 to 10^12 and beyond.
 
 In whitened coordinates the error covariance at tilt strength s is ``a uu' + b (I - uu')`` with the
-two universal functions of ``softmax_mean``; averaging over the law of the tilt gives
+two universal functions of ``softmax_moments``; averaging over the law of the tilt gives
 
     E|Gamma_n - Gamma|^2 = E[ a(n,s) u'Wu + b(n,s) (tr W - u'Wu + tr R) ],
 
@@ -25,14 +25,15 @@ from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head
 from esscher.math.theory.curve import Curve
 from esscher.math.theory.exact_constants import select_coupling
-from esscher.math.theory.softmax_mean import (
+from esscher.math.theory.gaussian_tables import (
     STRONGEST,
     LaplaceTable,
+    TiltLaw,
+    TiltRule,
     dominant,
     laplace_table,
     softmax_moments,
 )
-from esscher.math.theory.tilt_law import TiltLaw, TiltRule
 
 
 def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0) -> Curve:
@@ -188,7 +189,7 @@ class QueryLaw:
 # Gaussian, and given (a, L) the offset enters through its conditional mean and variance: one
 # integral over L is left, and those over the direction and the strength of a.
 #
-# * Strength: the nodes of ``tilt_law``, the same for every direction, far into the tail. Each
+# * Strength: the nodes of ``TiltLaw``, the same for every direction, far into the tail. Each
 #   direction is weighted by the density of a along its ray, so that no strength is ever missed.
 # * Direction: for tilts of rank 1, 2 and 3 a rule for the sphere; else randomised quasi-Monte
 #   Carlo, of a size that is fixed beforehand. Directions come from a mixture of angular central

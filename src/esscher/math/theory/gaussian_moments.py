@@ -6,7 +6,7 @@ sums of functions of single tokens is
     mean_n - limit  ~  bias + sum_j h_n(eta_j),     h_n(eta) = E[mean_n | eta_1 = eta] - E[mean_n],
 
 and here ``h_n`` is not the asymptotic influence function but the exact conditional expectation at
-that n: the Laplace integrals of ``softmax_mean`` with one key held fixed. A token with a large
+that n: the Laplace integrals of ``softmax_moments`` with one key held fixed. A token with a large
 weight then saturates by itself, so one formula covers the parametric regime, the stable one and the
 frozen one, before and after burn-in. Where H < 1 it tends to the exact constants as n grows. The
 bias of the covariance, which dominates before burn-in, is exact.
@@ -36,9 +36,15 @@ from esscher.math.theory.exact_constants import (
     expected_isotropic_norm,
     select_coupling,
 )
-from esscher.math.theory.key_table import NODES, Expectations, KeyTable, Spline, pair_variance
-from esscher.math.theory.softmax_mean import STRONGEST
-from esscher.math.theory.tilt_law import TiltLaw
+from esscher.math.theory.gaussian_tables import (
+    NODES,
+    STRONGEST,
+    Expectations,
+    KeyTable,
+    Spline,
+    TiltLaw,
+    pair_variance,
+)
 
 #: Names of the curves that ``moment_curves`` returns (``cov`` in one dimension only).
 MOMENT_CURVES = ("mean", "mean_rms", "cov", "cov_rms")

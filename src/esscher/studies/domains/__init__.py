@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.runs.old_study import function_of
-from esscher.studies.domains.result import Domains
+from esscher.runs.study import function_of
 from esscher.studies.domains.study import DomainsStudy
 
 domains = function_of(DomainsStudy)
-
-__all__ = ["Domains", "DomainsStudy", "domains"]

@@ -16,33 +16,27 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec.structs import asdict
+import xarray as xr
 from numpy.typing import NDArray
 from scipy import stats
 
-from esscher.core.codec import Estimate
-from esscher.core.shown import about
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import discoveries, mean_and_interval
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.domains.result import (
+from esscher.core.variables import BOUND, joined
+from esscher.math.statistics.intervals import discoveries, mean_bounds
+from esscher.runs.study import Setup
+from esscher.studies.domains.study import (
     STATISTICS,
-    CorpusNumbers,
-    Domains,
-    Pair,
-    PerHead,
+    BlockNumbers,
+    DomainsData,
+    DomainsSettings,
     Statistic,
-    StatisticTest,
+    cell_name,
 )
-
-if TYPE_CHECKING:
-    from esscher.studies.domains.study import DomainsStudy
 
 #: Random exchanges of blocks; all of them if there are fewer.
 PERMUTATIONS = 9_999
@@ -54,8 +48,10 @@ CONSTANT = 1e-12
 UPPER = 0.975
 #: Fewest blocks of every corpus from which anything is compared.
 FEWEST = 3
-#: Columns of a block's table that say which head it is.
-UNIT = ["layer", "head"]
+#: Verdicts on a head.
+DIFFERS, UNDECIDED = "differs", "undecided"
+#: Smallest number whose logarithm is taken; smaller ones (a head without any tilt) count as this.
+SMALLEST = 1e-12
 
 
 def varies(values: Array) -> NDArray[np.bool_]:
@@ -119,8 +115,8 @@ def between_share(values: Array) -> Array:
     return np.asarray(np.maximum(share, 0.0))
 
 
-def differences(first: Array, second: Array) -> tuple[Array, Array, Array]:
-    """Return the mean of ``second`` minus that of ``first`` over blocks (last axis), and its ends.
+def differences(first: Array, second: Array) -> Array:
+    """Return the mean of ``second`` minus that of ``first`` over blocks (last axis), [..., bound].
 
     The 95% interval is Welch's, by Student's law.
     """
@@ -132,159 +128,88 @@ def differences(first: Array, second: Array) -> tuple[Array, Array, Array]:
     )
     half = stats.t.ppf(UPPER, freedom) * np.sqrt(total)
     difference = second.mean(axis=-1) - first.mean(axis=-1)
-    return difference, difference - half, difference + half
+    return np.stack([difference, difference - half, difference + half], axis=-1)
 
 
 def compare(
-    values: Array, names: Sequence[str], statistic: Statistic, fdr: float, seed: int
-) -> StatisticTest:
+    numbers: Array, statistic: Statistic, fdr: float, seed: int
+) -> dict[str, NDArray[np.generic]]:
     """Compare corpora in one statistic.
 
     Parameters
     ----------
-    values
-        Axes [head, corpus, block], on the statistic's scale.
-    names
-        Names of the corpora.
+    numbers
+        Axes [layer, head, corpus, block].
     statistic
-        The statistic.
+        Whose numbers they are.
     fdr
         False discovery rate.
     seed
         Seed of the permutations.
+
+    Returns
+    -------
+    dict
+        Variables of :class:`DomainsData` by their names, without the axis of statistics.
     """
+    heads, corpora = numbers.shape[:-2], numbers.shape[-2]
+    values = numbers.reshape(-1, *numbers.shape[-2:])
+    if statistic.logarithmic:
+        values = np.log(np.maximum(values, SMALLEST))
     p = permutation_p(values, seed)
     adjusted = discoveries(p)
-    pairs = []
-    for a, b in combinations(range(len(names)), 2):
-        ends = differences(values[:, a], values[:, b])
-        effect, low, high = (_rounded(statistic.backward(part)) for part in ends)
-        pairs.append(Pair(a=names[a], b=names[b], effect=effect, low=low, high=high))
-    return StatisticTest(
-        p=_rounded(p),
-        adjusted=_rounded(adjusted),
-        differs=tuple((adjusted <= fdr).tolist()),
-        share=_rounded(between_share(values)),
-        pairs=tuple(pairs),
-    )
+    pairs = combinations(range(corpora), 2)
+    effect = np.stack([differences(values[:, a], values[:, b]) for a, b in pairs], axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a number that no head has is nan
+        # a number per block, so that its interval is over the blocks
+        median = mean_bounds(np.nanmedian(values, axis=0).T)
+    if statistic.logarithmic:
+        effect, median = np.exp(effect), np.exp(median)
+    return {
+        "p": p.reshape(heads),
+        "adjusted_p": adjusted.reshape(heads),
+        "verdict": np.where(adjusted <= fdr, DIFFERS, UNDECIDED).reshape(heads),
+        "share": between_share(values).reshape(heads),
+        "effect": effect.reshape(*heads, *effect.shape[1:]),
+        "median": median,
+    }
 
 
-def assemble(study: DomainsStudy, cells: Mapping[str, Cell], run: CellRun) -> Domains:
+def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> DomainsData:
     """Compare corpora by as many blocks of each as all have."""
-    rows: list[list[Cell]] = [[] for _ in study.corpora]
-    first: Cell | None = None
-    for name, (corpus, block) in study.places().items():
-        cell = cells.get(name)
-        if cell is not None and len(rows[corpus]) == block:
-            first = cell if first is None else first
-            columns = list(cell.table.columns)
-            if (
-                not {*UNIT, "tokens"} <= set(columns)
-                or columns != list(first.table.columns)
-                or not all(np.issubdtype(kind, np.number) for kind in cell.table.dtypes)
-                or not cell.table[UNIT].equals(first.table[UNIT])
-            ):
-                raise run.damaged(name, "its table is not of the same heads and statistics")
-            rows[corpus].append(cell)
-    blocks = min(len(row) for row in rows)
-    if first is None or blocks < FEWEST:
-        wanted = len(study.cells())
-        headline = f"{len(cells)} of {wanted} blocks are measured: too few to compare corpora yet."
-        return Domains.of(run, study, len(cells), headline, blocks=0)
-
-    numbers: dict[str, Array] = {}  # [head, corpus, block]
-    for name in STATISTICS:
-        if name in first.table.columns:
-            grid = np.array(
-                [[c.table[name].to_numpy(dtype=np.float64) for c in row[:blocks]] for row in rows]
-            )
-            # what is the same everywhere (delimiters of a model without any) is no statistic
-            if name == "tokens" or np.ptp(np.nan_to_num(grid)) > 0:
-                numbers[name] = np.ascontiguousarray(np.moveaxis(grid, 2, 0))
-    names = [corpus.name for corpus in study.corpora]
-    tests: dict[str, StatisticTest] = {}
-    medians: list[dict[str, Estimate]] = [{} for _ in names]
-    for name, grid in numbers.items():
-        statistic = STATISTICS[name]
-        values = statistic.forward(grid)
-        tests[name] = compare(values, names, statistic, study.fdr, study.seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a number that no head has is nan
-            # one number per block; its interval is over the blocks
-            middle = np.nanmedian(values, axis=0)
-        result = mean_and_interval(middle.T)
-        for c, median in enumerate(medians):
-            ends = result.interval[c] or (np.nan, np.nan)
-            estimate = np.array([result.mean[c], *ends], dtype=np.float64)
-            value, low, high = _rounded(statistic.backward(estimate))
-            median[name] = Estimate(value=value, interval=(low, high))
-    corpora = []
-    for record, row, median in zip(study.corpora, rows, medians, strict=True):
-        mean: dict[str, Any] = {
-            name: float(np.mean([getattr(cell.about, name) for cell in row[:blocks]]))
-            for name in ("tokens", "distinct", "unknown")
-        }
-        corpora.append(CorpusNumbers(**asdict(record), **mean, median=median))
-
-    smallest = smallest_p(len(names), blocks)
-    headline = _headline(tests["tokens"], corpora, study.fdr, smallest, blocks)
-    if len(cells) < len(study.cells()):
-        headline += f" So far from {blocks} blocks of every corpus."
-    return Domains.of(
-        run,
-        study,
-        len(cells),
-        headline,
-        blocks=blocks,
-        smallest_p=smallest,
-        units=tuple((int(layer), int(head)) for layer, head in first.table[UNIT].to_numpy()),
-        corpora=tuple(corpora),
-        tests=tests,
-        numbers={
-            name: tuple(
-                tuple(_rounded(block, 6) for block in corpus) for corpus in grid.transpose(1, 2, 0)
-            )
-            for name, grid in numbers.items()
-        },
+    settings, names = setup.settings, [corpus.name for corpus in setup.records["texts"]]
+    blocks, corpora = 0, range(len(names))
+    while all(cell_name(i, blocks) in cells for i in corpora):
+        blocks += 1
+    if blocks < FEWEST:
+        return _nothing()
+    rows = [joined((cells[cell_name(i, b)] for b in range(blocks)), "block") for i in corpora]
+    together = BlockNumbers(joined(rows, "corpus"))
+    numbers = together.number.transpose("statistic", "layer", "head", "corpus", "block")
+    # what is the same everywhere (delimiters of a model without any) is no statistic
+    varying = np.ptp(np.nan_to_num(numbers.values), axis=(1, 2, 3, 4)) > 0
+    numbers = numbers.isel(statistic=varying | (numbers["statistic"] == "tokens").values)
+    data = DomainsData.new(
+        **{str(axis): numbers[axis].values for axis in numbers.dims},
+        pair=[f"{b} to {a}" for a, b in combinations(names, 2)],
     )
+    data.number, data.length = numbers, together.length
+    data.distinct, data.unknown = together.distinct, together.unknown
+    tests = [
+        compare(grid, STATISTICS[name], settings.fdr, settings.seed)
+        for name, grid in zip(numbers["statistic"].values.tolist(), numbers.values, strict=True)
+    ]
+    for variable in tests[0]:
+        setattr(data, variable, [test[variable] for test in tests])
+    return data
 
 
-def _headline(
-    test: StatisticTest,
-    corpora: Sequence[CorpusNumbers],
-    fdr: float,
-    smallest: float,
-    blocks: int,
-) -> str:
-    """Say in how many heads corpora differ, as far as the blocks can tell."""
-    heads, differ = len(test.differs), sum(test.differs)
-    text = (
-        f"The tokens that a head needs for 10% output error differ between corpora beyond chance "
-        f"in {differ} of {heads} heads (false discovery rate {100 * fdr:g}%); {heads - differ} are "
-        "undecided."
-    )
-    medians = []
-    for corpus in corpora:
-        value, (low, high) = corpus.median["tokens"].value, corpus.median["tokens"].interval
-        if value is not None and low is not None and high is not None:
-            medians.append(f"{about(value)} ({about(low)} to {about(high)}) on {corpus.name}")
-    if medians:
-        text += f" The median head needs {', '.join(medians)}."
-    made = sum(p is not None for p in test.p)
-    together = math.ceil(made * smallest / fdr * (1 - 1e-9))
-    if together > made:
-        text += (
-            f" {blocks} blocks are too few to find any difference: no p-value can be below "
-            f"{smallest:.2g}."
-        )
-    elif together > 1 and differ < heads:
-        text += (
-            f" With {blocks} blocks no p-value is below {smallest:.2g}: fewer than {together} "
-            "heads that differ cannot be found."
-        )
-    return text
-
-
-def _rounded(values: Array, digits: int = 5) -> PerHead:
-    """Numbers with a few digits; None for those that are not finite."""
-    return tuple(float(f"{x:.{digits}g}") if np.isfinite(x) else None for x in values.tolist())
+def _nothing() -> DomainsData:
+    """A result without blocks: too few are measured."""
+    axes = [a for variable in DomainsData.variables() for a in variable.axes if a != BOUND]
+    data = DomainsData.new(**dict.fromkeys(axes, ()))
+    for variable in DomainsData.variables():
+        shape = [data.dataset.sizes[axis] for axis in variable.axes]
+        setattr(data, variable.name, np.empty(shape, dtype=object))
+    return data

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
@@ -31,9 +31,7 @@ from esscher.engine.text.documents import TextSource, read_text, source_name
 from esscher.engine.text.packing import BETWEEN, Passage, passages
 from esscher.math.statistics import find_sinks, received_exponent
 from esscher.math.theory.cloud_table import map_errors
-from esscher.runs.folder import Cell
-from esscher.studies.domains.result import BlockCell, Corpus
-from esscher.studies.domains.study import DomainsStudy
+from esscher.studies.domains.study import STATISTICS, BlockNumbers, Corpus, DomainsSettings
 
 #: Characters of a corpus that are looked at; a longer one is used up to there.
 LONGEST = 20_000_000
@@ -78,7 +76,9 @@ def read_corpora(texts: Mapping[str, TextSource]) -> dict[Corpus, str]:
     return corpora
 
 
-def cut_blocks(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStudy) -> list[str]:
+def cut_blocks(
+    loaded: LoadedModel, corpus: Corpus, text: str, settings: DomainsSettings
+) -> list[str]:
     """Return the texts of a corpus' blocks, each with enough tokens.
 
     Raises
@@ -88,10 +88,10 @@ def cut_blocks(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStu
         how many are needed.
     """
     blocks = []
-    for block in range(study.blocks):
-        low = len(text) * block // study.blocks
-        high = len(text) * (block + 1) // study.blocks
-        where = float(random_stream(study.seed, "corpus blocks", block).random())
+    for block in range(settings.blocks):
+        low = len(text) * block // settings.blocks
+        high = len(text) * (block + 1) // settings.blocks
+        where = float(random_stream(settings.seed, "corpus blocks", block).random())
         # Where the rest of the part is too short, nearer to its beginning.
         for at in (where, where / 2, where / 4, 0.0):
             start = low + int(at * (high - low))
@@ -99,17 +99,17 @@ def cut_blocks(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStu
                 # where a line begins, or else a word
                 ends = [text.find(mark, start, min(start + SEARCHED, high)) for mark in "\n "]
                 start = next((end + 1 for end in ends if end >= 0), start)
-            part = _enough(loaded, text[start:high], study)
+            part = _enough(loaded, text[start:high], settings)
             if part is not None:
                 break
         else:
-            stream = passages(loaded, read_text([text]), context=study.context)
+            stream = passages(loaded, read_text([text]), context=settings.context)
             tokens = sum(passage.text_tokens for passage in stream)
-            needed = study.blocks * study.block_tokens
-            what = f"{study.blocks} blocks of {study.block_tokens:,} tokens need {needed:,}"
+            needed = settings.blocks * settings.block_tokens
+            what = f"{settings.blocks} blocks of {settings.block_tokens:,} tokens need {needed:,}"
             if tokens >= needed:
                 what += ", and more, because blocks are spread evenly and begin where a line does"
-            fits = max(0, int(0.9 * tokens / study.blocks))
+            fits = max(0, int(0.9 * tokens / settings.blocks))
             raise InputError(
                 f"corpus {corpus.name!r} ({corpus.source}) has only {tokens:,} tokens, but {what}; "
                 f"give more text, or ask for fewer blocks or for blocks of at most {fits:,} tokens"
@@ -118,33 +118,40 @@ def cut_blocks(loaded: LoadedModel, corpus: Corpus, text: str, study: DomainsStu
     return blocks
 
 
-def block_passages(loaded: LoadedModel, text: str, study: DomainsStudy) -> list[Passage]:
+def block_passages(loaded: LoadedModel, text: str, settings: DomainsSettings) -> list[Passage]:
     """Return the passages of a block; fewer than it needs if its text is too short."""
     documents = read_text([text])
-    if study.sequences is None:
-        return list(passages(loaded, documents, tokens=study.block_tokens, context=study.context))
-    whole = passages(loaded, documents, context=study.context, keep_short=False)
-    return list(islice(whole, study.sequences))
+    if settings.sequences is None:
+        return list(
+            passages(loaded, documents, tokens=settings.block_tokens, context=settings.context)
+        )
+    whole = passages(loaded, documents, context=settings.context, keep_short=False)
+    return list(islice(whole, settings.sequences))
 
 
-def _enough(loaded: LoadedModel, text: str, study: DomainsStudy) -> str | None:
+def _enough(loaded: LoadedModel, text: str, settings: DomainsSettings) -> str | None:
     """The beginning of a text that fills a block; None if all of it does not."""
-    length = FIRST_GUESS * study.block_tokens
+    length = FIRST_GUESS * settings.block_tokens
     while True:
         part = text[:length]
         if part.strip():
-            read = block_passages(loaded, part, study)
-            if study.sequences is not None and len(read) == study.sequences:
+            read = block_passages(loaded, part, settings)
+            if settings.sequences is not None and len(read) == settings.sequences:
                 return part
-            if study.sequences is None and sum(p.text_tokens for p in read) >= study.block_tokens:
+            if (
+                settings.sequences is None
+                and sum(p.text_tokens for p in read) >= settings.block_tokens
+            ):
                 return part
         if length >= len(text):
             return None
         length *= 2
 
 
-def measure_block(model: AnyModel, text: str, block: int, study: DomainsStudy) -> Cell:
-    """Measure every head on one block: a table with one row per head, one column per statistic.
+def measure_block(
+    model: AnyModel, text: str, corpus: str, block: int, settings: DomainsSettings
+) -> xr.Dataset:
+    """Measure every head on one block.
 
     Parameters
     ----------
@@ -152,59 +159,64 @@ def measure_block(model: AnyModel, text: str, block: int, study: DomainsStudy) -
         The model as tasks take it.
     text
         Text of the block.
-    block
-        Its number in its corpus, which decides on the random numbers. Blocks of the same number
-        share them between corpora: what differs between corpora is then due to the text alone.
-    study
+    corpus, block
+        Name of its corpus, and its number there, which decides on the random numbers. Blocks of the
+        same number share them between corpora: what differs between corpora is then due to the text
+        alone.
+    settings
         What to measure.
     """
-    seed = int(random_stream(study.seed, "corpus block seed", block).integers(2**31))
+    seed = int(random_stream(settings.seed, "corpus block seed", block).integers(2**31))
     with opened_model(model) as loaded:
-        read = block_passages(loaded, text, study)
-        if study.mode == "pooled":
-            rows = _pooled(loaded, text, read, study, seed)
+        read = block_passages(loaded, text, settings)
+        if settings.mode == "pooled":
+            numbers = _pooled(loaded, text, read, settings, seed)
         else:
-            rows = _context(loaded, read, study, seed)
+            numbers = _context(loaded, read, settings, seed)
         unknown = getattr(loaded.tokenizer, "unk_token_id", None)
     ids = np.concatenate([passage.ids[~passage.is_delimiter] for passage in read])
-    about = BlockCell(
-        tokens=len(ids),
-        distinct=len(np.unique(ids)) / len(ids),
-        unknown=0.0 if unknown is None else float(np.mean(ids == unknown)),
+    data = BlockNumbers.new(
+        corpus=[corpus],
+        block=[block],
+        statistic=STATISTICS,
+        layer=settings.layers,
+        head=settings.heads,
     )
-    return Cell(about, pd.DataFrame(rows))
+    data.number = [[numbers]]
+    data.length = [[len(ids)]]
+    data.distinct = [[len(np.unique(ids)) / len(ids)]]
+    data.unknown = [[0.0 if unknown is None else float(np.mean(ids == unknown))]]
+    return data.dataset
 
 
 def _pooled(
-    loaded: LoadedModel, text: str, read: list[Passage], study: DomainsStudy, seed: int
-) -> list[dict[str, float]]:
-    """Numbers of every head on the tokens of a block as one set."""
-    tokens = study.block_tokens
+    loaded: LoadedModel, text: str, read: list[Passage], settings: DomainsSettings, seed: int
+) -> Array:
+    """Numbers of every head on the tokens of a block as one set, [statistic, layer, head]."""
+    tokens = settings.block_tokens
     moments = PassageMoments(read, tokens)
     cloud = collect_cloud(
         loaded,
         [text],
         tokens=tokens,
-        context=study.context,
-        layers=study.layers,
-        heads=study.heads,
+        context=settings.context,
+        layers=settings.layers,
+        heads=settings.heads,
         watch=moments.take,
     )
     rows = []
-    for layer in study.layers:
-        measured, numbers = measure_pooled(cloud, layer, (2,), 0, seed, "with")
-        for h, head in enumerate(measured.heads):
-            row = {"layer": layer, "head": head} | head_numbers(numbers[h], None, seed)
-            row["delimiters"] = float(moments.delimiters[layer][head])
-            rows.append(row)
-    return rows
+    for layer in settings.layers:
+        measured, heads = measure_pooled(cloud, layer, (2,), 0, seed, "with")
+        shares = moments.delimiters[layer][list(measured.heads)]
+        rows.append([head_numbers(*head, None, seed) for head in zip(heads, shares, strict=True)])
+    return np.moveaxis(np.array(rows), -1, 0)
 
 
 def _context(
-    loaded: LoadedModel, read: list[Passage], study: DomainsStudy, seed: int
-) -> list[dict[str, float]]:
-    """Numbers of every head on the sequences of a block: their mean."""
-    tables: list[list[dict[str, float]]] = []
+    loaded: LoadedModel, read: list[Passage], settings: DomainsSettings, seed: int
+) -> Array:
+    """Numbers of every head on the sequences of a block, their mean, [statistic, layer, head]."""
+    rows: list[list[list[float]]] = []
 
     def measure(passage: Passage, capture: LayerInputs) -> None:
         rng = random_stream(seed, "probe queries", passage.number)
@@ -214,34 +226,25 @@ def _context(
                 capture, queries, keys, (2,), 0, seed, passage.number
             )
             shares = delimiter_shares(capture, passage.is_delimiter)
-        for head in study.heads:
-            row: dict[str, float] = {"layer": capture.layer, "head": head}
-            row |= head_numbers(numbers[head], sinks[head], seed)
-            tables[-1].append(row | {"delimiters": float(shares[head])})
+        rows.append([head_numbers(numbers[h], shares[h], sinks[h], seed) for h in settings.heads])
 
-    for passage in read:
-        tables.append([])
-        visit_passages(loaded, [passage], measure, layers=study.layers)
-    return [
-        {
-            name: value
-            if name in ("layer", "head")
-            else float(np.mean([row[name] for row in same]))
-            for name, value in same[0].items()
-        }
-        for same in zip(*tables, strict=True)
-    ]
+    visit_passages(loaded, read, measure, layers=settings.layers)
+    grid = np.array(rows).reshape(len(read), len(settings.layers), len(settings.heads), -1)
+    # passages last: sums are then in the order in which those of a list are
+    return np.asarray(np.ascontiguousarray(grid.transpose(3, 1, 2, 0)).mean(axis=-1))
 
 
 def head_numbers(
-    numbers: HeadNumbers, apart: NDArray[np.int64] | None, seed: int
-) -> dict[str, float]:
-    """One-pass statistics of a head; the same definitions as in a probe.
+    numbers: HeadNumbers, delimiters: float, apart: NDArray[np.int64] | None, seed: int
+) -> list[float]:
+    """Statistics of a head, in the order of ``STATISTICS``; the same definitions as in a probe.
 
     Parameters
     ----------
     numbers
         One pass of the head.
+    delimiters
+        Share of the attention that goes to delimiters.
     apart
         Keys that are sinks and have been set apart already; found here if left out.
     seed
@@ -254,15 +257,17 @@ def head_numbers(
         k = received_exponent(received, sinks=sinks).k
     except InputError:  # too many equal values, or too few: there is no tail
         k = float("nan")
-    return {
+    values = {
+        "tokens": min(tokens_for(numbers, TOLERANCE, seed), MOST),
+        "ess": float(np.median(numbers.participation)),
+        "khat": k,
         "horizon": moments.horizon,
         "frobenius": moments.frobenius,
         "tau": moments.tau,
-        "khat": k,
-        "ess": float(np.median(numbers.participation)),
         "sinks": float(numbers.received[sinks].sum()),
-        "tokens": min(tokens_for(numbers, TOLERANCE, seed), MOST),
+        "delimiters": float(delimiters),
     }
+    return [values[name] for name in STATISTICS]
 
 
 def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:

@@ -1,32 +1,37 @@
-"""The study: which options there are, which cells, and how they become a result."""
+"""The study: its options, what they amount to, and the variables of its cells and results.
+
+A cell is a block of a corpus: every statistic of every head.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from esscher.core.codec import Count, Hash, Index, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Heads, Layers, Seed, option
+from esscher.core.options import Seed, SomeHeads, SomeLayers, option
 from esscher.core.validation import as_indices
+from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
+from esscher.engine.models.record import ModelRecord
 from esscher.engine.sampled.sizes import Mode, usual_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_model_study import WithModel
-from esscher.runs.old_study import OneBatch
-from esscher.studies.domains.result import BlockCell, Corpus, Domains
+from esscher.runs.model_study import WithModel
+from esscher.runs.study import OneBatch, Setup
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
 
-    Texts = Mapping[str, TextSource] | tuple[Corpus, ...]
-else:
-    # what is stored in the place of texts; see Study.sources
-    Texts = tuple[Corpus, ...]
+    Texts = Mapping[str, TextSource]
+else:  # types of options are evaluated, and these need torch
+    Texts = Any
 
 #: Passage lengths unless one is given: pooled mode, and context mode.
 POOLED, CONTEXT = 512, 1_024
@@ -36,21 +41,130 @@ TOKENS = 2_000
 FEWEST_TOKENS = 48
 
 
+@dataclass(frozen=True)
+class Statistic:
+    """A number of a head.
+
+    Attributes
+    ----------
+    title
+        Its name in figures and tables.
+    logarithmic
+        Whether it is positive and skewed: then logarithms are compared, and effects are ratios of
+        geometric means. Otherwise they are differences of means.
+    """
+
+    title: str
+    logarithmic: bool = True
+
+
+#: By name, in the order of tables; the headline is about the first.
+STATISTICS = {
+    "tokens": Statistic("tokens for 10% output error"),
+    "ess": Statistic("tokens that the median query attends"),
+    "khat": Statistic("one-pass k-hat", logarithmic=False),
+    "horizon": Statistic("horizon H"),
+    "frobenius": Statistic("Frobenius horizon F"),
+    "tau": Statistic("mean tilt tau"),
+    "sinks": Statistic("share of attention in sinks", logarithmic=False),
+    "delimiters": Statistic("share of attention in delimiters", logarithmic=False),
+}
+
+
+class Corpus(Record, frozen=True, kw_only=True):
+    """A corpus: the user's name of it, where it comes from, SHA-256 and length of its text."""
+
+    name: Name
+    source: Name
+    text_hash: Hash
+    characters: Count
+
+
+class BlockNumbers(Data):
+    """A cell: a block of a corpus, and every head on it."""
+
+    number = var("corpus block statistic layer head", format="s3")
+    length = var("corpus block", "tokens", "n0", help="without delimiters")
+    distinct = var("corpus block", "distinct", "p1", help="share of different tokens")
+    unknown = var("corpus block", "unknown", "p1", help="share of unknown tokens")
+
+
+class DomainsData(BlockNumbers):
+    """The result: what differs between corpora; nothing while too few blocks are measured.
+
+    ``pair`` names two corpora, the second of which is the reference.
+    """
+
+    p = var("statistic layer head", "p", "s2", page=False, help="of the permutation test")
+    adjusted_p = var(
+        "statistic layer head",
+        "adjusted p",
+        "s2",
+        terminal="p",
+        help="p-value of the permutation test of the blocks, exact if blocks of one corpus are "
+        "exchangeable, adjusted over the heads",
+    )
+    verdict = var(
+        "statistic layer head",
+        kind="U",
+        terminal="verdict",
+        help="differs, or undecided, which does not make corpora the same",
+    )
+    share = var(
+        "statistic layer head",
+        "share",
+        "p0",
+        terminal="share",
+        help="of the variance over blocks that is between corpora",
+    )
+    effect = var(
+        "statistic layer head pair bound",
+        "effect",
+        "s3",
+        terminal="effect",
+        help="ratio of one corpus to another (difference, for k-hat and shares), with 95% interval",
+    )
+    median = var(
+        "statistic corpus bound",
+        "median",
+        "s3",
+        terminal="median",
+        help="over heads, with 95% interval over blocks",
+    )
+
+
+class DomainsSettings(Record, frozen=True, kw_only=True):
+    """What the options amount to."""
+
+    blocks: Count
+    block_tokens: Count
+    mode: Mode
+    context: Count
+    layers: tuple[Index, ...]
+    heads: tuple[Index, ...]
+    fdr: float
+    seed: int
+
+    @property
+    def sequences(self) -> int | None:
+        """Whole passages of a block; None when only the number of tokens counts."""
+        return None if self.mode == "pooled" else max(1, self.block_tokens // self.context)
+
+
 @dataclass(frozen=True, kw_only=True)
-class DomainsStudy(WithModel[Domains]):
+class DomainsStudy(WithModel[DomainsSettings]):
     """Test whether heads behave differently on different text.
 
     Every head is measured on several corpora. Each corpus is cut into blocks, which show how much a
     number varies within it; what differs between corpora is tested against that.
     """
 
-    name = "domains"
+    settings, data, cell = DomainsSettings, DomainsData, BlockNumbers
+    records: ClassVar = {"model": ModelRecord, "texts": tuple[Corpus, ...]}
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "texts"})
     asks = "Do heads behave differently on different text?"
     next_step = "esscher plan MODEL --text TEXT --check OTHER_TEXT --budget 0.25"
     unit = "blocks"
-    cell = BlockCell
-    result = Domains
-    sources: ClassVar[frozenset[str]] = frozenset({"model", "texts"})
     examples = (
         "esscher domains demo:minilm --text prose=demo:docs --text code=demo:code",
         "esscher domains ./my-model --text wiki=wiki.txt --text law=law.jsonl --out runs/domains",
@@ -70,25 +184,25 @@ class DomainsStudy(WithModel[Domains]):
         int, option("Blocks per corpus, spread over all of it.", ge=3, le=100_000)
     ] = 6
     block_tokens: Annotated[
-        int,
+        int | None,
         option(
             "Tokens per block (default 2000; one passage in context mode).",
             ge=FEWEST_TOKENS,
             le=10**15,
         ),
-    ] = BY_MODEL
+    ] = None
     mode: Annotated[
-        Mode,
+        Mode | None,
         option(
             "pooled: the tokens of a block as one set (default for encoders); context: real "
             "sequences."
         ),
-    ] = BY_MODEL
+    ] = None
     context: Annotated[
-        int, option("Tokens per passage (default 512; 1024 in context mode).", ge=1)
-    ] = BY_MODEL
-    layers: Layers = BY_MODEL
-    heads: Heads = BY_MODEL
+        int | None, option("Tokens per passage (default 512; 1024 in context mode).", ge=1)
+    ] = None
+    layers: SomeLayers = None
+    heads: SomeHeads = None
     fdr: Annotated[
         float,
         option(
@@ -101,7 +215,7 @@ class DomainsStudy(WithModel[Domains]):
     ] = 0.05
     seed: Seed = 0
 
-    def fill(self, model: Outline) -> DomainsStudy:
+    def resolve(self, model: Outline) -> DomainsSettings:
         """Choose blocks, layers and heads that the model has."""
         mode = self.mode or usual_mode(model)
         length = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
@@ -111,13 +225,15 @@ class DomainsStudy(WithModel[Domains]):
                 f"blocks of {tokens} tokens do not hold a passage of {length}; give blocks of at "
                 f"least {length} tokens, or a shorter context"
             )
-        return replace(
-            self,
+        return DomainsSettings(
+            blocks=self.blocks,
+            block_tokens=tokens,
             mode=mode,
             context=length,
-            block_tokens=tokens,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
+            fdr=self.fdr,
+            seed=self.seed,
         )
 
     def check_texts(self) -> None:
@@ -141,51 +257,44 @@ class DomainsStudy(WithModel[Domains]):
             except InputError as error:
                 raise InputError(f"corpus {name!r}: {error}") from error
 
-    @property
-    def sequences(self) -> int | None:
-        """Whole passages of a block; None when only the number of tokens counts."""
-        return None if self.mode == "pooled" else max(1, self.block_tokens // self.context)
-
-    @property
-    def corpora(self) -> tuple[Corpus, ...]:
-        """The corpora of a study that has been read."""
-        assert isinstance(self.texts, tuple)
-        return tuple(corpus for corpus in self.texts if isinstance(corpus, Corpus))
-
-    def places(self) -> dict[str, tuple[int, int]]:
-        """Corpus and block of every cell: all corpora take turns, so that a part says something.
-
-        Corpora are numbered: their names are the user's, and no names of files.
-        """
-        return {
-            f"block-{block}-corpus-{corpus}": (corpus, block)
-            for block in range(self.blocks)
-            for corpus in range(len(self.corpora))
-        }
-
-    def cells(self) -> list[str]:
-        """One cell per block."""
-        return list(self.places())
-
-    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> OneBatch:
+    def read(
+        self,
+        settings: DomainsSettings,
+        loaded: LoadedModel,
+        model: AnyModel,
+        executor: CellExecutor,
+    ) -> OneBatch:
         """Read the corpora, and cut them into blocks."""
         from esscher.studies.domains.measure import cut_blocks, measure_block, read_corpora
 
         texts = read_corpora(named_texts(self.texts))
-        blocks = [cut_blocks(loaded, corpus, text, self) for corpus, text in texts.items()]
-        study = replace(self, model=loaded.record, texts=tuple(texts))
-        sent = replace(study, out=None, executor=None)  # an executor stays in this process
-        tasks = {
-            name: Task(name, measure_block, (model, blocks[corpus][block], block, sent))
-            for name, (corpus, block) in study.places().items()
-        }
-        return OneBatch(study, tasks)
+        cut = [cut_blocks(loaded, corpus, text, settings) for corpus, text in texts.items()]
+        setup = Setup(settings, {"model": loaded.record, "texts": tuple(texts)})
+        tasks = {}
+        for block in range(settings.blocks):
+            for i, corpus in enumerate(texts):
+                name = cell_name(i, block)
+                arguments = (model, cut[i][block], corpus.name, block, settings)
+                tasks[name] = Task(name, measure_block, arguments)
+        return OneBatch(setup, tasks)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Domains:
+    @staticmethod
+    def cells(setup: Setup[DomainsSettings]) -> list[str]:
+        """One cell per block; all corpora take turns, so that a part says something."""
+        corpora = range(len(setup.records["texts"]))
+        return [cell_name(i, block) for block in range(setup.settings.blocks) for i in corpora]
+
+    @staticmethod
+    def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> DomainsData:
         """Compare corpora."""
-        from esscher.studies.domains.compare import assemble  # brings scipy
+        from esscher.studies.domains.compare import combine
 
-        return assemble(self, cells, run)
+        return combine(setup, cells)
+
+
+def cell_name(corpus: int, block: int) -> str:
+    """Return the name of a cell: corpora have numbers, as their names are the user's."""
+    return f"block-{block}-corpus-{corpus}"
 
 
 def named_texts(texts: Texts) -> dict[str, TextSource]:

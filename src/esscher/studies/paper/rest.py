@@ -449,7 +449,7 @@ def measure_domains(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
-    table = result.table()
+    table = result.table("tests").rename(columns={"effect_low": "low", "effect_high": "high"})
     tokens = table[table["statistic"] == "tokens"]
     columns = ["layer", "head", "p", "adjusted_p", "share", "verdict", "low", "high"]
     return records(tokens[columns])

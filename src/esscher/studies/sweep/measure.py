@@ -27,8 +27,7 @@ from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, Tokens, WeightHead
 from esscher.math.limits import NoLimit, limit_moments, missing_limit
 from esscher.runs.executors import one_blas_thread
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.provenance import versions
+from esscher.runs.folder import Cell, CellRun, versions
 
 if TYPE_CHECKING:
     from esscher.studies.sweep.study import SweepStudy

@@ -14,7 +14,7 @@ from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.curve import bounded_exponents
-from esscher.math.theory.key_table import Spline
+from esscher.math.theory.gaussian_tables import Spline
 from esscher.runs.folder import CellRun
 from esscher.studies.sweep.measure import METRICS
 

@@ -9,7 +9,7 @@ import torch
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, View, as_patterns
-from tests.engine.patterns.seen import seen_keys
+from tests.engine.seen import seen_keys
 
 KEYS = 200
 

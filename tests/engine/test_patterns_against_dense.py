@@ -8,7 +8,7 @@ import torch
 
 from esscher.core.streams import random_stream
 from esscher.engine.patterns import PATTERNS, Selection, View
-from tests.engine.patterns.seen import seen_keys
+from tests.engine.seen import seen_keys
 
 KEYS, HEADS, DIM = 90, 3, 5
 SELECTING = [name for name in PATTERNS if name not in ("pooled", "linformer")]

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.math.simulation.hardmax import (
+from esscher.math.simulation import (
     draw_outer_keys,
     hardmax_curve,
     squared_mean,

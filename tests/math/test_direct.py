@@ -7,7 +7,7 @@ import pytest
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.simulation.direct import attend, direct_errors
+from esscher.math.simulation import attend, direct_errors
 
 
 def test_attend_is_softmax_attention() -> None:
