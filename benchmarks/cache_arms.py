@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from benchmarks.cache_plans import Calibration, scores_of
-from esscher.engine.cache.budgets import POWERS, Score
+from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import select_keys
 from esscher.engine.cache.storage import Kept
-from esscher.studies.plan.check import Budgets, KeptLayers, Named, sample_start
+from esscher.studies.plan.check import KeptLayers, Named, sample_start
+from esscher.studies.plan.predict import Budgets
 
 #: Seeds of the samples that are compared with the first one.
 SEEDS = (1, 2, 3)
@@ -68,7 +69,7 @@ def budgets_arm(
                     head,
                     certain,
                     int(budgets.tokens[row, g]),
-                    POWERS[budgets.powers[row, g]],
+                    float(budgets.powers[row, g]),
                     sample_start(named, seed, layer, g),
                 )
                 for g, head in enumerate(scores)

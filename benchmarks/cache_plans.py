@@ -30,7 +30,6 @@ from esscher.engine.text.documents import TextSource
 from esscher.engine.text.packing import Passage, first_passages
 from esscher.engine.text.tasks.items import calibration_item
 from esscher.math.allocation import EffectCurve, allocate
-from esscher.studies.plan.check import Budgets
 from esscher.studies.plan.effects import (
     DRAWS,
     FITTED,
@@ -41,7 +40,7 @@ from esscher.studies.plan.effects import (
     output_gradients,
     read_passage,
 )
-from esscher.studies.plan.predict import Predicted, plan_total, plan_uniform
+from esscher.studies.plan.predict import Budgets, Predicted, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
 
 SEED, QUERIES = 0, 128
@@ -312,7 +311,7 @@ class Calibration:
             for p in parts
         ]
         found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
-        return Budgets(found.budgets, np.full_like(found.powers, PLAIN))
+        return Budgets(found.tokens, np.full(found.tokens.shape, POWERS[PLAIN]))
 
     def sparing(self, budget: float, count: int = SPARED) -> Budgets:
         """Equal budgets, but the few key heads that a plan gives most keep everything."""
@@ -349,10 +348,9 @@ def _units(parts: Sequence[PassageEffects]) -> int:
 
 def budgets_of(found: Predicted, selection: SelectionKind) -> Budgets:
     """Budgets and how tokens are selected."""
-    if selection == "fitted":
-        return _fitted(found.budgets)
-    return Budgets(found.budgets, found.powers, selection)
+    layers = len(found.tokens)
+    return found.budgets(np.arange(layers), layers, 0, selection)
 
 
 def _fitted(tokens: NDArray[np.int64]) -> Budgets:
-    return Budgets(tokens, np.full_like(tokens, FITTED), "fitted")
+    return Budgets(tokens, np.full(tokens.shape, POWERS[FITTED]), "fitted")

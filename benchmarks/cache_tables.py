@@ -231,9 +231,8 @@ def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:
 def _ratio(over: pd.Series, under: pd.Series, name: str) -> dict[str, float]:
     """Geometric mean of paired ratios over the independent units, with Student's interval."""
     logs = (np.log(one.clip(lower=ROUNDING)) for one in (over, under))
-    ratio = paired_ratio(*(np.exp(_units(one)) for one in logs))
-    low, high = ratio.interval or (np.nan, np.nan)
-    return {name: ratio.mean, f"{name}_low": low, f"{name}_high": high}
+    ratio, low, high = paired_ratio(*(np.exp(_units(one)) for one in logs)).tolist()
+    return {name: ratio, f"{name}_low": low, f"{name}_high": high}
 
 
 def _units(values: pd.Series) -> Array:

@@ -53,9 +53,9 @@ LENGTHS, BATCHES, TOKENS = (1024, 2048, 4096, 8192), (1, 4), 24
 
 def made_plan(path: str | None, quick: bool) -> Any:
     if path is not None:
-        return esscher.load(path)
+        return esscher.load(path).plan
     sizes = {"prefix": 512, "passages": 1} if quick else {"prefix": 2048, "passages": 4}
-    return esscher.plan(MODEL, TEXT, budget=0.25, **sizes)
+    return esscher.plan(MODEL, TEXT, budget=0.25, **sizes).plan
 
 
 def dense_cache(loaded: Any) -> Any:
@@ -322,7 +322,7 @@ def main() -> None:
         "torch": torch.__version__,
         "transformers": transformers_module().__version__,
     }
-    about = {"machine": machine, "plan": {"prefix": plan.prefix, "ratio": plan.total.ratio}}
+    about = {"machine": machine, "plan": {"prefix": plan.prefix, "ratio": plan.ratio}}
     parts = [chosen.part] if chosen.part else [name for name in PARTS if name != "long"]
     with torch.no_grad():
         for name in parts:

@@ -9,9 +9,9 @@ is first needed; ``--environment`` names another folder), the weights and the to
 the tokens that are kept, and the divergence of the next 128 next-token laws from the dense ones,
 each measured in its own environment.
 
-``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as ``plan.export(path,
-format="kvpress")`` writes it, to kvpress' LUKVPress over several scorers, and compares it with the
-equal budgets of each scorer and with AdaKV over it, all of them inside kvpress.
+``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as
+``plan.export("budgets.npy")`` writes it, to kvpress' LUKVPress over several scorers, and compares
+it with the equal budgets of each scorer and with AdaKV over it, all of them inside kvpress.
 
 Results go to benchmarks/results/kvpress.json.
 """
@@ -219,13 +219,11 @@ def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> N
         kl, kept = found[name]["kl"], found[name]["kept"]
         # shares of a file are rounded in every head
         assert all(abs(tokens - each * heads) <= heads for tokens in kept), (name, kept)
-        ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"]))
-        interval = ratio.interval or (np.nan, np.nan)
-        rows[name] = {"kl": kl, "kept": kept, "ratio": ratio.mean, "interval": ratio.interval}
+        ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"])).tolist()
+        interval = None if ratio[1] != ratio[1] else tuple(ratio[1:])
+        rows[name] = {"kl": kl, "kept": kept, "ratio": ratio[0], "interval": interval}
         over = (
-            ""
-            if name.startswith("plan")
-            else f"{ratio.mean:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
+            "" if name.startswith("plan") else f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
         )
         print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
     if chosen.out:

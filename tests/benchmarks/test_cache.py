@@ -54,9 +54,9 @@ def test_the_same_as_a_plan_and_its_check(run, model, texts):
     plan = checked_plan(model, texts["novel"], check_passages=2, against="all")
     rows = stored_rows(run.out)
     curves = rows[(rows["part"] == "curves") & (rows["text"] == "novel") & (rows["budget"] == 0.5)]
-    for name, found in plan.check.configurations.items():
+    for name, kl in plan.table("check").set_index("configuration")["kl"].items():
         own = curves[curves["configuration"] == name]["kl"]
-        assert own.mean() == pytest.approx(found.kl.mean, rel=1e-4)
+        assert own.mean() == pytest.approx(kl, rel=1e-4)
     assert curves["kept"].nunique() == 1
 
 
@@ -66,19 +66,20 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
     comparison = Comparison(sources, {"novel": texts["novel"]}, tmp_path)
     run_parts(comparison, ("curves",), arguments().parse_args(OPTIONS))
     plan = checked_plan(model, texts["novel"], check_passages=2, against="snapkv")
-    assert plan.sliding
+    assert plan.plan.sliding
     rows = stored_rows(tmp_path)
     rows = rows[rows["budget"] == 0.5]
-    for name, found in plan.check.configurations.items():
+    for name, kl in plan.table("check").set_index("configuration")["kl"].items():
         own = rows[rows["configuration"] == name]
-        assert own["kl"].mean() == pytest.approx(found.kl.mean, rel=1e-4)
+        assert own["kl"].mean() == pytest.approx(kl, rel=1e-4)
 
 
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     options = {"passages": 3, "check_passages": 4, "tasks": "needle", "task_items": 2}
     plan = checked_plan(model, texts["novel"], against="kvzip,adakv", **options)
     rows = stored_rows(run.out)
-    for name, found in plan.check.tasks["needle"].items():
+    tasks = plan.table("tasks").set_index(["task", "configuration"])
+    for name, found in tasks.loc["needle"].iterrows():
         own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
         own = own[(own["budget"] == 0.5) & (own["prefix"] == PREFIX)]
         assert own["log_probability"].mean() == pytest.approx(found.log_probability, abs=1e-4)

@@ -71,7 +71,7 @@ PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model
 REQUESTS = {
     "probe": lambda model, context: ProbeStudy("tiny", mode="context", context=context).fill(model),
     "sparse": lambda model, context: SparseStudy("tiny", context=context).resolve(model),
-    "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).fill(model),
+    "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).resolve(model),
     "context": lambda model, context: ContextStudy("m", context=context).resolve(model),
 }
 

@@ -19,7 +19,7 @@ STUDIES = {
     "tails": ({}, {"context": 151, "tokens": 600}),
     "plan": (
         {"budget": 0.5},
-        {"prefix": 473, "query_count": 128, "passages": 2, "calibrate": ("prose", "retrieval")},
+        {"prefix": 473, "query_count": 128, "passages": 2, "retrieval": 1},
     ),
 }
 
@@ -52,12 +52,13 @@ def test_a_number_of_passages_that_was_given_is_kept():
 
 
 def test_a_plan_takes_the_length_of_the_shorter_text():
-    decoder = esscher.plan(model(), text(900), check=text(300, 1), budget=0.5).study
+    decoder = esscher.plan(model(), text(900), check=text(300, 1), budget=0.5)
+    decoder = decoder.setup.settings
     assert (decoder.prefix, decoder.query_count) == (226, 75)
     assert (decoder.passages, decoder.check_passages) == (4, 1)
 
 
 def test_a_plan_that_was_not_checked_is_checked_later_with_the_defaults():
     plan = esscher.plan(model(), text(900), budget=0.5, prefix=100)
-    assert plan.study.passages == 3
-    assert plan.evaluate(model(), text(500, 1)).passages == 2
+    assert plan.setup.settings.passages == 3
+    assert plan.evaluate(model(), text(500, 1)).setup.settings.check_passages == 2

@@ -13,11 +13,25 @@ from click.core import ParameterSource
 from esscher.cli.printing import BlockCommand, check_output, print_json, say
 from esscher.core.errors import InputError
 from esscher.core.memory import NOISE
-from esscher.core.shown import byte_count, counted, plain_count, printable
+from esscher.core.options import LARGEST
+from esscher.core.shown import announce, byte_count, counted, plain_count, printable
+from esscher.core.untrusted import limits
+from esscher.core.validation import as_dim, as_positive, as_seed
+from esscher.engine.models.choice import ModelChoice
+from esscher.engine.models.outline import Outline
+from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
+from esscher.runs.registry import load
 
 if TYPE_CHECKING:
+    from esscher.engine.cache.budgets import Score
+    from esscher.engine.cache.cache import Decode, ReducedCache
     from esscher.engine.generation import Comparison, Generation
+    from esscher.studies.plan.result import Plan
 
+#: Lowest temperature: logits divided by it are far from overflow, and ties alone are drawn.
+COLDEST = 1e-5
+#: Most characters of a demo text that are a prompt, some 2,000 tokens; it ends with a paragraph.
+DEMO_PROMPT = 8_000
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
     "decode": "--decode",
@@ -96,14 +110,20 @@ def generate(
     model: str,
     plan: Path | None,
     prompt: str,
+    max_new_tokens: int,
     dense: bool,
     comparing: bool,
+    decode: Decode,
+    chunk: int | None,
+    score: Score | None,
+    chat: bool,
+    temperature: float | None,
+    seed: int,
     save_cache: Path | None,
     device: str,
     dtype: str,
     revision: str | None,
     as_json: bool,
-    **options: Any,
 ) -> None:
     """Generate text under a plan, and report speed and memory.
 
@@ -135,41 +155,152 @@ def generate(
             "it out, or give --plan instead of --dense"
         )
     check_output(save_cache, "--save-cache")
-    # Imported here: reading plans takes time that `esscher --help` should not.
-    from esscher.engine.models.choice import ModelChoice
-    from esscher.studies.plan.generate import (
-        Request,
-        read_plan,
-        read_prompt,
-        store_savings,
-    )
+    as_dim(max_new_tokens, "--max-new-tokens")
+    as_seed(seed, most=LARGEST)  # PyTorch takes no larger ones
+    if chunk is not None:
+        as_dim(chunk, "--chunk")
+    if temperature is not None and as_positive(temperature, "--temperature") < COLDEST:
+        raise InputError(
+            f"temperature is {temperature:g}; it must be at least {COLDEST:g}, or be left out, "
+            "which takes the most likely token"
+        )
+    chosen = None if dense or plan is None else read_plan(plan)
+    text = read_prompt(prompt)
+    choice = ModelChoice(model, device, dtype, revision)
+    _check_model(choice.outline, chosen, max_new_tokens)
+    options: dict[str, Any] = {
+        "model": model,
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "chat": chat,
+    }
+    of_cache: dict[str, Any] = {"seed": seed, "decode": decode, "chunk": chunk, "score": score}
+    if chosen is not None:
+        options |= of_cache | {"score": score or chosen.score}
 
-    request = Request(
-        model=ModelChoice(model, device, dtype, revision),
-        plan=None if dense or plan is None else read_plan(plan),
-        prompt=read_prompt(prompt),
-        comparing=comparing,
-        save_cache=save_cache,
-        **options,
-    )
+    def make_cache() -> ReducedCache | None:
+        return None if chosen is None else chosen.cache(loaded, **of_cache)
+
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)  # such as of weights of another type
-        result: Any = request.run()
+        announce(f"Loading {model}")
+        from esscher.engine import generation  # brings torch
+
+        loaded = choice.load()
+        ids = generation.prompt_ids(loaded, text, max_new_tokens, chat=chat)
+        made = make_cache()  # a plan for another model is refused here
+        announce(f"Reading {counted(len(ids), 'token')}")
+        how: dict[str, Any] = {"new": max_new_tokens, "temperature": temperature, "seed": seed}
+        result: Any
+        if comparing:
+            result, made = generation.compare(loaded, ids, make_cache, **how)
+        else:
+            generation.warm_up(loaded, ids, make_cache())
+            result = generation.generate(loaded, ids, made, **how)
+        if save_cache is not None and made is not None:
+            made.save(save_cache)
     for note in dict.fromkeys(str(w.message) for w in caught if w.category is UserWarning):
         say(f"Note: {note}", err=True)
-    # what a comparison took is kept with the run of its plan
-    folder = None if request.plan is None or not comparing else request.plan.folder
-    stored = None if folder is None else store_savings(result, folder)
     if as_json:
-        print_json(request.to_dict() | result.to_dict())
+        print_json(options | result.to_dict())
         return
     if comparing:
         _print_comparison(result)
     else:
         _print_generation(result)
-    for name, path in (("Cache", save_cache), ("For esscher report", stored)):
-        if path is not None:
-            say(f"{name}: {path}", err=True)
+    if save_cache is not None:
+        say(f"Cache: {save_cache}", err=True)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan from its file, or from the directory of its run.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is something else.
+    """
+    from esscher.studies.plan.result import UsesPlan
+
+    result = load(path)
+    if isinstance(result, UsesPlan):
+        return result.plan
+    raise InputError(
+        f"{path} holds no plan, but a result of another study; make a plan with esscher plan MODEL "
+        "--save plan.json"
+    )
+
+
+def read_prompt(source: str, most: int = limits.TEXT) -> str:
+    """Read a prompt, as it is, from a file, from standard input, or from a demo text.
+
+    Parameters
+    ----------
+    source
+        The file; ``-`` for standard input; ``demo:code`` for the beginning of that text.
+    most
+        Characters that are read at most.
+
+    Raises
+    ------
+    InputError
+        If it is not there, no UTF-8 text, empty, or longer than any model reads.
+    """
+    if source.startswith("demo:"):
+        text = "".join(piece.text for piece in read_text(source, limit_chars=DEMO_PROMPT))
+        return text[: text.rindex("\n\n")]
+    path, standard = Path(source).expanduser(), source == "-"
+    if not standard and not path.is_file():
+        raise InputError(
+            f"there is no file {source!r} to read the prompt from; give a text file, - for "
+            "standard input, or demo:code"
+        )
+    chunks = stream_chunks(sys.stdin.buffer) if standard else file_chunks(path)
+    text, name = "", "standard input" if standard else source
+    for chunk in decoded(chunks, name):
+        text += chunk
+        if len(text) > most:
+            raise InputError(
+                f"the prompt {name!r} has more than {most:,} characters, which no model reads at "
+                "once; give a shorter text"
+            )
+    if not text.strip():
+        raise InputError(f"the prompt {name!r} has no text in it; give a text with words")
+    return text
+
+
+def _check_model(outline: Outline, plan: Plan | None, new: int) -> None:
+    """Refuse a model that cannot generate so many tokens, or is of another shape than the plan's.
+
+    Weights are compared when they are loaded.
+    """
+    outline.check_supported()
+    if not outline.causal:
+        raise InputError(
+            f"{outline.name!r} is an encoder, which cannot generate text; choose a decoder, such "
+            "as demo:smollm2"
+        )
+    if new >= outline.max_positions:
+        raise InputError(
+            f"max_new_tokens is {new}, but {outline.name} reads at most {outline.max_positions} "
+            "tokens, with the prompt; give fewer"
+        )
+    if plan is None:
+        return
+    first, second = (
+        f"({family}: {shape.layers} layers of {shape.heads} heads, {shape.key_heads} key heads of "
+        f"dimension {shape.head_dim}, {shape.hidden} hidden)"
+        for family, shape in (
+            (plan.model.family, plan.model),
+            (outline.family.name, outline.shape),
+        )
+    )
+    if first != second:
+        raise InputError(
+            f"the plan is for {plan.model.name!r} {first}, not for {outline.name!r} {second}; make "
+            "a plan for it"
+        )
 
 
 def _print_generation(result: Generation) -> None:

@@ -53,6 +53,12 @@ AXES: dict[str, tuple[Kind, str]] = {
     "threshold": ("i", "threshold"),
     "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
+    "query": ("i", "query head of the group"),
+    "selection": ("U", "selection"),
+    "configuration": ("U", ""),
+    "task": ("U", "task"),
+    "item": ("i", "item"),
+    "haystack": ("U", "hidden in"),
     "metric": ("U", "error of"),
     "pattern": ("U", "pattern"),
     "budget": ("i", "keys r"),
@@ -77,7 +83,7 @@ class Variable:
     kind: Kind = "f"
     page: bool = True
     terminal: str = ""
-    interval: Literal["brackets", "digits", "half", "range"] = "brackets"
+    interval: Literal["brackets", "digits", "range", "short"] = "brackets"
     missing: str = "–"
     last: bool = False
     optional: bool = False
@@ -98,7 +104,7 @@ class Variable:
     def __get__(self, data: Data | None, owner: type) -> Variable | xr.DataArray:
         return self if data is None else data.dataset[data.prefix + self.name]
 
-    def __set__(self, data: Data, values: ArrayLike | xr.DataArray) -> None:
+    def __set__(self, data: Data, values: ArrayLike | xr.DataArray | None) -> None:
         whole = self.placed(data.lead, data.prefix)
         dims = getattr(values, "dims", None)
         if dims is not None:  # labelled: its axes may come in another order
@@ -148,8 +154,8 @@ def var(
     terminal
         Its heading in a terminal, which leaves it out without one.
     interval
-        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)``, ``1.2 ± 0.1`` or
-        ``1.1-1.3``.
+        How a terminal shows an estimate: ``1.2 (1.1 to 1.3)``, ``1.20(10)``, ``1.1-1.3``, or
+        ``1.2(1)`` with as many digits as the interval leaves (``short``).
     missing
         What stands for a number that is not there.
     last
@@ -208,6 +214,20 @@ class Data:
                     for variable in entry.kind.variables(entry.lead, entry.prefix):
                         declared[variable.name] = variable
         return tuple(declared.values())
+
+    def fill(self, *names: str) -> None:
+        """Set what is not set yet to what stands for nothing: NaN, no words, 0, false.
+
+        All variables, or those that are named.
+        """
+        import numpy as np
+
+        nothing: dict[Kind, Any] = {"f": np.nan, "U": "", "i": 0, "b": False}
+        for variable in self.declared():
+            if variable.name not in self.dataset and variable.name in (names or [variable.name]):
+                shape = [self.dataset.sizes[axis] for axis in variable.axes]
+                values = as_kind(np.full(shape, nothing[variable.kind]), variable.kind, "")
+                self.dataset[variable.name] = variable.axes, values
 
     def alone(self) -> xr.Dataset:
         """Return the variables of a group under their own names, without the prefix."""

@@ -67,6 +67,8 @@ def part_of(study: type[Any], part: str) -> Any:
 def load(path: str | Path) -> Any:
     """Read a result: the directory of a run, complete or not, or a file that ``save`` wrote.
 
+    Of a plan's JSON file it returns the :class:`esscher.results.Plan`.
+
     Raises
     ------
     InputError
@@ -81,7 +83,11 @@ def load(path: str | Path) -> Any:
             study = study_named(data.attrs["kind"], str(place))
             setup = stored_setup(study, json.loads(data.attrs["configuration"]), str(place))
             return study.result(study, setup, data)
-        return result_of(read_json(place, limits.RESULTS), str(place))
+        tree = read_json(place, limits.RESULTS)
+        name = tree.get("kind") if isinstance(tree, dict) else None
+        if isinstance(name, str) and issubclass(study_named(name, str(place)), DatasetStudy):
+            return study_named(name).from_json(tree, str(place))
+        return result_of(tree, str(place))
     about, config = read_about(place), str(place / CONFIG)
     kind = study_named(about.kind, config)
     if issubclass(kind, DatasetStudy):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from esscher.runs.folder import Run
+    from esscher.runs.folder import About, Run
     from esscher.runs.study import Setup, Study
     from esscher.show.table_view import TableView
 
@@ -412,14 +412,7 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 
     names = study.cells(setup)
     cells = {name: cell for name in names if (cell := run.read(name)) is not None}
-    attributes = {
-        "kind": study.name(),
-        "cells": json.dumps(list(cells)),
-        "complete": int(len(cells) == len(names)),
-        "created": run.about.created,
-        "configuration": json.dumps(setup.configuration()),
-        "versions": json.dumps(run.about.versions),
-    }
+    attributes = attributes_of(study, setup, list(cells), run.about)
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -441,6 +434,20 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     if write and cells:
         write_atomically(path, to_bytes(data))
     return study.result(study, setup, data, run.folder)
+
+
+def attributes_of(
+    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], about: About
+) -> dict[str, Any]:
+    """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
+    return {
+        "kind": study.name(),
+        "cells": json.dumps(list(cells)),
+        "complete": int(len(cells) == len(study.cells(setup))),
+        "created": about.created,
+        "configuration": json.dumps(setup.configuration()),
+        "versions": json.dumps(about.versions),
+    }
 
 
 def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset:

@@ -33,6 +33,7 @@ from typing import (
 )
 
 from esscher.core.codec import Record, as_record, as_tree
+from esscher.core.errors import InputError
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
 from esscher.core.variables import Data
 from esscher.runs.executors import CellExecutor, Task, chosen_executor
@@ -207,6 +208,11 @@ class Study(ABC, Generic[S]):
     def subject(setup: Setup[S]) -> str:
         """Name what is measured, for lists of runs."""
         return setup.model.name if "model" in setup.records else ""
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any], place: str) -> Any:
+        """Return what a JSON file of this study stands for: of most studies there is none."""
+        raise InputError(f"{place} is of an earlier layout; make the result again")
 
     # -- the same for all
 

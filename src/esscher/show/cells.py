@@ -209,6 +209,11 @@ def category_map(
     return _panel(place, height, data, columns, marks, name, tips, pick)
 
 
+def _words(columns: str) -> str:
+    """What a column is called: ``key head`` for ``key_head``."""
+    return columns.replace("_", " ")
+
+
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
     """Return the selection of one cell of heatmaps by a click, which starts at a given one."""
     return alt.selection_point(
@@ -223,7 +228,7 @@ def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
 
 def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
     """Return a title that names the cell that is picked."""
-    place = f"', layer ' + {PICK}.layer + ', {columns} ' + {PICK}['{columns}']"
+    place = f"', layer ' + {PICK}.layer + ', {_words(columns)} ' + {PICK}['{columns}']"
     return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
 
 
@@ -243,10 +248,12 @@ def _grid(
     x = alt.Scale(domain=heads, padding=0.04)
     y = alt.Scale(domain=layers[::-1], padding=0.04)
     place = (
-        alt.X(field=columns, type="ordinal", scale=x, title=columns, axis=_axis(heads, ACROSS)),
+        alt.X(
+            field=columns, type="ordinal", scale=x, title=_words(columns), axis=_axis(heads, ACROSS)
+        ),
         alt.Y(field="layer", type="ordinal", scale=y, title="layer", axis=_axis(layers, UP)),
     )
-    return place, height, letter, [tip("layer", "layer"), tip(columns, columns)]
+    return place, height, letter, [tip("layer", "layer"), tip(columns, _words(columns))]
 
 
 def _panel(

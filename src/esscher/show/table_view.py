@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from esscher.core.shown import between, counted, shown, two_digits
+from esscher.core.shown import between, counted, shown, with_interval
 from esscher.core.variables import AXES, BOUND, Variable, endings, table
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
@@ -165,12 +165,12 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
     name = name or variable.name
     value, how = row[name], variable.format if variable.kind in "fi" else "text"
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    if value != value or low is None or low != low or high != high:  # NaN: not there
+    if value != value or low is None or high is None or low != low or high != high:  # not there
         return shown(value, how, variable.missing)
     if variable.interval == "range":
         return f"{shown(low, how)}-{shown(high, how)}"
-    if variable.interval == "half":
-        return f"{shown(value, how)} ± {two_digits((high - low) / 2)}"
+    if variable.interval == "short":
+        return with_interval(value, (low, high))
     if variable.interval == "digits":
         return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
     return between(value, (low, high), how)

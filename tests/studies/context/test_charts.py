@@ -47,26 +47,16 @@ def test_shares_are_of_heads_that_are_done(result, name):
     }
 
 
-def test_curves_are_what_is_still_to_come(result):
-    chart = draw(DRAWINGS, result, "curves", heads=[(0, 1), (1, 1), (1, 3)])
-    names = [
-        "head 0.1: 52",
-        "head 1.1: still changing by 5% at 256",
-        "head 1.3: 900 (extrapolated)",
-    ]
-    assert set(names) <= set(texts(chart))
-    shown = panel_rows(chart, 0, "line")
-    rests = [result.head(*head)["rest"] for head in ((0, 1), (1, 1), (1, 3))]
-    for name, rest in zip(names, rests, strict=True):
-        rows = [row for row in shown if (row["head"], row["line"]) == (name, "still to come")]
-        points = {row["context"]: row["rest"] for row in rows}
-        assert points == pytest.approx(rest.to_series().to_dict(), rel=1e-5)
-    extrapolated = [(row["context"], row["rest"]) for row in shown if row["line"] == "extrapolated"]
-    assert extrapolated == [(256, pytest.approx(float(rests[2][-1]), rel=1e-5)), (900, 0.1)]
-    done = [
-        (row["head"], row["context"]) for row in panel_rows(chart, 0, "head") if "line" not in row
-    ]
-    assert done == [(names[0], 52), (names[2], 900)]
+def test_curves_are_of_the_heads_asked_for(result):
+    chart = draw(DRAWINGS, result, "curves", heads=[(0, 1), (1, 1)])
+    assert {"head 0.1", "head 1.1"} <= set(texts(chart))
+    for i, (layer, head) in enumerate([(0, 1), (1, 1)]):
+        shown = panel_rows(chart, i, "curve")
+        assert {(row["layer"], row["head"]) for row in shown} == {(layer, head)}
+        points = {row["context"]: row["value"] for row in shown if row["curve"] == CURVE["rest"]}
+        expected = result.head(layer, head)["rest"].to_series().to_dict()
+        assert points == pytest.approx(expected, rel=1e-5)
+    assert len(draw(DRAWINGS, result, "curves").to_dict()["concat"]) == 6
 
 
 def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(result):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+from msgspec import structs
 
 from esscher.engine.models.loaded import wrap_model
+from esscher.studies.plan.check import set_check
+from esscher.studies.plan.study import ItemCell, PassageCell, PlanData, PlannedData
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -36,3 +41,58 @@ def roomy():
 def prose(seed):
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, size=1500))]
+
+
+def item(task, haystack, number=0, **answered):
+    """An item of a task, given score and log-probability of every configuration."""
+    cell = ItemCell.new(item=[number], configuration=answered)
+    cell.score, cell.log_probability = ([[both[i] for both in answered.values()]] for i in (0, 1))
+    cell.haystack = [haystack]
+    return cell.dataset
+
+
+def checked_again(result, logs=None, passages=8, tasks=None):
+    """The result of a plan with another check.
+
+    Parameters
+    ----------
+    result
+        A plan.
+    logs
+        Logarithm of the KL of every configuration, over that of the plan, by passage.
+    passages
+        How many there are.
+    tasks
+        Items by task.
+    """
+    before = result.data
+    logs = logs or {"uniform": 0.0}
+    names = ["dense", "planned", *logs]
+    labels = {axis: before[axis].values for axis in ("layer", "key_head", "query", "budget")}
+    shape = [len(labels[axis]) for axis in ("layer", "key_head", "query")]
+    cells = []
+    for i in range(passages):
+        cell = PassageCell.new(**labels, passage=[i], configuration=names)
+        kl = [0.0, 0.1] + [0.1 * np.exp(np.broadcast_to(x, passages)[i]) for x in logs.values()]
+        cell.kl = cell.top1 = cell.nll = [kl]
+        cell.error = np.full((1, len(names), shape[0]), 0.1)
+        cell.realised_error = np.full((1, *shape), 0.2)
+        cell.kept = np.full((1, len(names)), 100)
+        cell.planned_bytes = cell.dense_bytes = [1000]
+        cells.append(cell.dataset)
+    data = PlanData.new(
+        **labels,
+        passage=range(passages),
+        configuration=names,
+        task=[*tasks, "all"] if tasks else [],
+        haystack=["noise", "text"],
+    )
+    for variable in PlannedData.variables():
+        data.dataset[variable.name] = before[variable.name]
+    set_check(data, cells, tasks or {})
+    data.fill()
+    settings = structs.replace(
+        result.setup.settings, check_passages=passages, against=tuple(names[3:])
+    )
+    setup = replace(result.setup, settings=settings)
+    return replace(result, setup=setup, data=data.dataset.assign_attrs(before.attrs))

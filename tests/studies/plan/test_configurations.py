@@ -8,7 +8,8 @@ import pytest
 from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, rule_named
-from esscher.studies.plan.check import Budgets, count_kept, kept_layers
+from esscher.studies.plan.check import count_kept, kept_layers
+from esscher.studies.plan.predict import Budgets
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.reading import decoder
 
@@ -17,7 +18,7 @@ COUNT = 90
 
 def budgets(selection, layers=3):
     tokens = np.array([[30, 20], [40, 10], [25, 25]])[:layers]
-    return Budgets(tokens, np.full_like(tokens, 1), selection)
+    return Budgets(tokens, np.full(tokens.shape, 0.75), selection)
 
 
 @pytest.mark.parametrize("selection", ["sample", "topk"])

@@ -100,5 +100,5 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
         moved = moves.square().mean(0) / 2
         np.testing.assert_allclose(square[:, LARGEST, s], error, rtol=1e-3, atol=1e-9)
         np.testing.assert_allclose(effect[:, LARGEST, s], moved, rtol=1e-3, atol=1e-9)
-    assert effect.shape == (2, SELECTIONS, 4)
+    assert effect.shape == (2, len(SELECTIONS), 4)
     assert np.all(np.diff(square[:, LARGEST]).sum(-1) < 0)

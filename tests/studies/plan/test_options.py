@@ -11,54 +11,51 @@ from esscher.engine.cache.published import RULES, SCORERS, rule_named
 from esscher.engine.text.tasks import TASKS
 from esscher.studies.plan import PlanStudy
 from esscher.studies.plan import study as options
-from esscher.studies.plan.result import PUBLISHED
 from esscher.studies.plan.view import NAMES, name_of
 from tests.studies.plan.small import roomy
 
 
-def filled(model=None, **given):
-    """The study as it is run, with what was left out."""
-    outline = (roomy() if model is None else model).outline
+def settings(**given):
+    """What options amount to, with what was left out."""
     study = PlanStudy("model", "text", **({"budget": 0.5, "prefix": 224} | given))
-    return study.checked().fill(outline)
+    return study.checked().resolve(roomy().outline)
 
 
 def test_names_are_those_of_what_they_name():
     """The study imports no torch, and so has lists of its own."""
-    assert tuple(RULES) == PUBLISHED
+    assert tuple(RULES) == options.PUBLISHED
     assert set(SCORERS) == {"snapkv", *options.WRAPPED}
-    assert set(PUBLISHED) <= set(NAMES)
+    assert set(options.PUBLISHED) <= set(NAMES)
     everything = [f"adakv:{name}" for name in options.WRAPPED]
-    asked = filled(check="other", against=("all", *everything)).against
-    assert asked == (*PUBLISHED, *everything)
+    asked = settings(check="other", against=("all", *everything)).against
+    assert asked == (*options.PUBLISHED, *everything)
     assert [rule_named(name).name for name in asked] == list(asked)
     assert len({name_of(name) for name in asked}) == len(asked)
 
 
 def test_what_is_compared_unless_it_is_said():
-    assert filled(check="other").against == ("snapkv", "streaming")
-    assert filled().against == ()
-    assert filled(check="other", against="kvzip,kvzip,snapkv").against == ("kvzip", "snapkv")
-    assert filled(check="other", tasks="all").tasks == tuple(TASKS)
-    assert filled(check="other", tasks="quote,needle").tasks == ("needle", "quote")
+    assert settings(check="other").against == ("snapkv", "streaming")
+    assert settings().against == ()
+    assert settings(check="other", against="kvzip,kvzip,snapkv").against == ("kvzip", "snapkv")
+    assert settings(check="other", tasks="all").tasks == tuple(TASKS)
+    assert settings(check="other", tasks="quote,needle").tasks == ("needle", "quote")
 
 
 @pytest.mark.parametrize(
     ("passages", "asked"), [(1, 0), (2, 1), (3, 1), (5, 1), (6, 2), (9, 3), (16, 5)]
 )
 def test_one_calibration_passage_of_three_is_asked_for_what_it_says(passages, asked):
-    kinds = filled(passages=passages).kinds
-    assert kinds == ["prose"] * (passages - asked) + ["retrieval"] * asked
-    assert filled(passages=passages, calibrate="prose").kinds == ["prose"] * passages
-    assert filled(passages=passages, calibrate="retrieval").kinds == ["retrieval"] * passages
+    assert settings(passages=passages).retrieval == asked
+    assert settings(passages=passages, calibrate="prose").retrieval == 0
+    assert settings(passages=passages, calibrate="retrieval").retrieval == passages
 
 
 def test_short_caches_are_calibrated_on_prose():
-    assert filled(prefix=192).calibrate == ("prose", "retrieval")
-    assert filled(prefix=191).calibrate == ("prose",)
-    assert filled(calibrate=("retrieval", "prose")).calibrate == ("prose", "retrieval")
+    assert settings(prefix=192).retrieval == 2
+    assert settings(prefix=191).retrieval == 0
+    assert settings(calibrate=("retrieval", "prose")).retrieval == 2
     with pytest.raises(InputError, match=r"at least 192 tokens; .* is planned with 191"):
-        filled(prefix=191, calibrate="prose,retrieval")
+        settings(prefix=191, calibrate="prose,retrieval")
 
 
 @pytest.mark.parametrize(
@@ -78,4 +75,4 @@ def test_short_caches_are_calibrated_on_prose():
 )
 def test_names_that_are_not_known(given, said):
     with pytest.raises(InputError, match=re.escape(said)):
-        filled(**given)
+        settings(**given)

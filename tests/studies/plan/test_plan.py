@@ -10,124 +10,161 @@ import pytest
 import torch
 from scipy import stats
 
+import esscher
 from esscher.core.errors import InputError
-from esscher.runs.old_result import NotFinished
-from esscher.runs.registry import load
-from esscher.studies.plan import plan, work
+from esscher.runs.result import NotFinished
+from esscher.studies.plan import Plan, PlanResult, measure, plan
 from tests.engine.cache.plans import generated
 from tests.studies.plan.small import DECODER, prose, tiny
 
 
 @pytest.fixture(scope="module")
-def checked_plan():
-    """A checked plan as its file has it."""
-    return json.dumps(plan(tiny(), prose(0), check=prose(1), **DECODER).to_dict())
+def stored(tmp_path_factory):
+    """A checked plan, in a directory."""
+    out = tmp_path_factory.mktemp("plans") / "run"
+    return plan(tiny(), prose(0), check=prose(1), out=out, **DECODER)
 
 
-def test_results_have_everything(tmp_path):
-    loaded, options = tiny(), DECODER
-    found = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **options)
-    results = found.to_dict()
-    json.dumps(results, allow_nan=False)
-    keys = options["prefix"]
-    shape = (loaded.shape.layers, loaded.shape.key_heads)
-    tokens = found.token_budgets.tokens
-    assert tokens.shape == np.shape(found.powers) == shape
-    assert tokens.sum() == int(options["budget"] * keys) * np.prod(shape)
-    names = {"uniform", "planned", "snapkv", "streaming"}
-    assert set(found.check.configurations) == names
-    for name_ in ("dense", *names):
-        assert {"mean", "interval"} <= set(results["check"]["measures"][name_]["kl"])
+def value(result, name, **labels):
+    return result[name].sel(bound="value", **labels).values
+
+
+def test_results_have_everything(stored, tmp_path):
+    json.dumps(stored.to_dict(), allow_nan=False)
+    tokens = stored["tokens"].values
+    assert tokens.shape == stored["power"].shape == (3, 2)
+    assert tokens.sum() == int(DECODER["budget"] * DECODER["prefix"]) * 6
+    names = ["dense", "planned", "uniform", "snapkv", "streaming"]
+    assert stored["configuration"].values.tolist() == names
     # all of them keep as many tokens
-    assert {one.kept for one in found.check.configurations.values()} == {tokens.sum()}
-    interval = results["check"]["ratios"]["uniform"]["interval"]
+    assert set(stored["kept"].values[1:]) == {tokens.sum()}
+    _, low, high = stored["over_planned"].sel(configuration="uniform").values
     verdict = {(True, True): "better", (False, False): "worse"}.get(
-        (interval[0] > 1, interval[1] > 1), "undecided"
+        (low > 1, high > 1), "undecided"
     )
-    assert results["check"]["verdict"] == found.verdict == verdict
-    assert set(found.best) <= names
-    assert set(results["check"]["over_best"]) | {found.best[0]} == names
-    assert load(tmp_path / "run").to_dict() == results
+    assert stored.verdict == verdict
+    assert set(stored.best) <= set(names)
     words = {"better": "The plan beats", "worse": "does NOT beat", "undecided": "Undecided with"}
-    assert [name for name, said in words.items() if said in found.headline] == [verdict]
-    assert len(found.table()) == np.prod(shape)
-    found.save(tmp_path / "plan.json")
-    assert load(tmp_path / "plan.json").to_dict() == results
+    assert [name for name, said in words.items() if said in stored.headline] == [verdict]
+    assert len(stored.table()) == 6
+    again = esscher.load(stored.folder)
+    assert isinstance(again, PlanResult)
+    assert again.to_dict() == stored.to_dict()
+    stored.save(tmp_path / "plan.safetensors")
+    assert esscher.load(tmp_path / "plan.safetensors").to_dict() == stored.to_dict()
 
 
-def test_a_killed_plan_resumes_to_the_same(tmp_path, monkeypatch):
-    loaded = tiny()
-    whole = plan(loaded, prose(0), check=prose(1), **DECODER).to_dict()
-    done, count = work.passage_cell, iter(range(9))
+def test_the_record_is_a_file_of_its_own(stored, tmp_path):
+    made = esscher.load(stored.folder / "plan.json")
+    assert isinstance(made, Plan)
+    assert made == stored.plan
+    stored.save(tmp_path / "plan.json")
+    tree = json.loads((tmp_path / "plan.json").read_text())
+    tree["budgets"][0] = [50, 60]
+    tree["selection"] = "topk"
+    (tmp_path / "plan.json").write_text(json.dumps(tree))
+    edited = esscher.load(tmp_path / "plan.json")
+    assert edited.budgets == ((50, 60), *made.budgets[1:])
+    assert edited.cache(tiny()).rule.budgets == edited.token_budgets
+    assert repr(edited).startswith("plan for llama: ")
+
+
+def test_plans_of_version_3_mean_what_they_meant(stored, tmp_path):
+    tree = json.loads((stored.folder / "plan.json").read_text()) | {"version": 3}
+    measured = {"complete": True, "cells": 7, "configuration": {}, "versions": {}, "created": ""}
+    measured |= {"headline": "", "ratios": [], "total": {}, "predicted": {}, "check": None}
+    (tmp_path / "plan.json").write_text(json.dumps(tree | measured))
+    assert esscher.load(tmp_path / "plan.json") == stored.plan
+    (tmp_path / "plan.json").write_text(json.dumps(tree | {"budget": 3}))
+    with pytest.raises(InputError, match="it has 'budget', which is not known"):
+        esscher.load(tmp_path / "plan.json")
+
+
+def test_a_killed_plan_resumes_to_the_same(stored, tmp_path, monkeypatch):
+    done, count = measure.passage_cell, iter(range(9))
 
     def stops(*given):
         if next(count) == 1:
             raise KeyboardInterrupt
         return done(*given)
 
-    monkeypatch.setattr(work, "passage_cell", stops)
+    monkeypatch.setattr(measure, "passage_cell", stops)
+    out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER)
+        plan(tiny(), prose(0), check=prose(1), out=out, **DECODER)
     monkeypatch.undo()
     with pytest.raises(NotFinished, match="is not finished; run the command that began it again"):
-        load(tmp_path / "run")
-    again = plan(loaded, prose(0), check=prose(1), out=tmp_path / "run", **DECODER).to_dict()
-    assert again | {"created": ""} == whole | {"created": ""}
+        esscher.load(out)
+    again = plan(tiny(), prose(0), check=prose(1), out=out, **DECODER)
+    assert again.to_dict() | {"created": ""} == stored.to_dict() | {"created": ""}
+
+
+def test_a_plan_that_exists_is_checked_again(stored):
+    """Its budgets are those of the plan, and so is what they cost on the same text."""
+    again = stored.evaluate(tiny(), prose(1), check_passages=3, query_count=12)
+    assert again.plan == stored.plan
+    for name in ("kl", "top1", "layer_error", "over_planned", "realised_error"):
+        np.testing.assert_array_equal(again[name], stored[name])
+    assert again["predicted_error"].isnull().all()
+    assert again.verdict == stored.verdict
+    assert again.headline.startswith("The plan keeps 50% of the tokens")
+    for name in again.charts():
+        assert again.plot(name).to_dict()
+    other = stored.plan.evaluate(tiny(), prose(2), against="adakv", check_passages=2, score="last")
+    assert other["configuration"].values.tolist() == ["dense", "planned", "uniform", "adakv"]
+    with pytest.raises(InputError, match="either a budget"):
+        stored.evaluate(tiny(), prose(1), budget=0.5)
 
 
 def test_all_tokens_cost_nothing():
-    found = plan(tiny(), prose(0), check=prose(1), **(DECODER | {"budget": 1.0}))
-    assert np.all(found.token_budgets.tokens == 120)
-    check = found.to_dict()["check"]
-    assert check["measures"]["planned"]["kl"]["mean"] < 1e-6
-    assert check["measures"]["planned"]["error"]["mean"] < 1e-4
-    assert found.to_dict()["predicted"]["effect"] == 0
+    result = plan(tiny(), prose(0), check=prose(1), **(DECODER | {"budget": 1.0}))
+    assert np.all(result["tokens"] == 120)
+    assert value(result, "kl", configuration="planned") < 1e-6
+    assert value(result, "error", configuration="planned") < 1e-4
+    assert value(result, "predicted_kl") == 0
 
 
 def test_what_is_predicted_is_what_it_costs():
     """In nats, where errors are small: on the same passages, in other samples."""
     more = {"budget": 0.9, "passages": 8, "check_passages": 8}
-    found = plan(tiny(), prose(0), check=prose(0), **(DECODER | more)).to_dict()
-    cost, predicted = found["check"]["measures"]["planned"]["kl"], found["predicted"]
-    realised = cost["mean"]
-    own = (predicted["interval"][1] - predicted["effect"]) / stats.t.ppf(0.975, 7)
-    other = (cost["interval"][1] - cost["interval"][0]) / (2 * stats.t.ppf(0.975, 7))
-    assert abs(predicted["effect"] - realised) < 4 * np.hypot(own, other)
+    result = plan(tiny(), prose(0), check=prose(0), **(DECODER | more))
+    realised, low, high = result["kl"].sel(configuration="planned").values
+    predicted, _, upper = result["predicted_kl"].values
+    own = (upper - predicted) / stats.t.ppf(0.975, 7)
+    other = (high - low) / (2 * stats.t.ppf(0.975, 7))
+    assert abs(predicted - realised) < 4 * np.hypot(own, other)
     # the errors above are small enough to see a wrong unit
     assert np.hypot(own, other) < 0.5 * realised
 
 
 def test_heads_that_keep_all_tokens_have_no_error():
     """Computed again, their outputs differ by rounding, which is no error of the plan."""
-    asked = DECODER | {"budget": None, "tolerance": 0.01}
-    found = plan(tiny(), prose(1), check=prose(2), **asked)
-    group = found.model.heads // found.model.key_heads
-    whole = np.repeat(np.array(found.budgets) == found.prefix, group, axis=1)
+    options = DECODER | {"budget": None, "tolerance": 0.01}
+    result = plan(tiny(), prose(1), check=prose(2), **options)
+    whole = result["tokens"].values == 120
     assert whole.any()
-    for errors in (found.predicted.head_error, found.check.heads.realised):
-        assert not np.any(np.array(errors)[whole])
-        assert np.all(np.array(errors)[~whole] > 1e-4)
+    for name in ("predicted_error", "realised_error"):
+        assert not value(result, name)[whole].any()
+        assert np.all(value(result, name)[~whole] > 1e-4)
 
 
 def test_a_tolerance_is_predicted_to_be_kept():
     loose, tight = (
         plan(tiny(), prose(0), **(DECODER | {"budget": None, "tolerance": t})) for t in (0.5, 0.1)
     )
-    for found, tolerance in ((loose, 0.5), (tight, 0.1)):
-        error = np.array(found.to_dict()["predicted"]["head_error"])
-        assert np.all(error <= tolerance * (1 + 1e-6))
-    fewer, more = loose.token_budgets.tokens, tight.token_budgets.tokens
+    for result, tolerance in ((loose, 0.5), (tight, 0.1)):
+        assert np.all(value(result, "predicted_error") <= tolerance * (1 + 1e-6))
+    fewer, more = loose["tokens"].values, tight["tokens"].values
     assert np.all(fewer <= more)
     assert fewer.sum() < more.sum()
 
 
-def test_generation_under_a_plan_is_undone():
+def test_generation_under_a_plan_is_undone(stored):
     loaded = tiny()
-    found = plan(loaded, prose(0), **DECODER)
     ids = torch.randint(4, 40, (2, 110), generator=torch.Generator().manual_seed(1))
     batch = {"input_ids": ids}
     before = generated(loaded, batch).logits
-    with found.apply(loaded.model):
+    with stored.apply(loaded.model):
         under = generated(loaded, batch).logits
     after = generated(loaded, batch).logits
     # the prompt is read dense, and what follows is not
@@ -137,15 +174,13 @@ def test_generation_under_a_plan_is_undone():
         torch.testing.assert_close(one, other)
 
 
-def test_a_plan_is_refused_for_another_model(tmp_path):
-    found = plan(tiny(), prose(0), **DECODER)
+def test_a_plan_is_refused_for_another_model(stored):
     other = tiny()
     with torch.no_grad():
         next(other.model.parameters()).add_(0.1)
-    with pytest.raises(InputError, match="the plan is for 'llama'"), found.apply(other):
-        pass
-    with pytest.raises(InputError, match="the plan is for 'llama'"), found.apply(tiny("bert")):
-        pass
+    for model in (other, tiny("bert")):
+        with pytest.raises(InputError, match="the plan is for 'llama'"), stored.apply(model):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -180,10 +215,10 @@ def test_encoders_have_no_cache_to_plan(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda r: r.update(version=2), "has version 2; this version of Esscher reads 3"),
+        (lambda r: r.update(version=2), "has version 2; this version of Esscher reads 3 and 4"),
         (lambda r: r.update(selection="largest"), "is damaged"),
         (lambda r: r.update(score="some"), "is damaged"),
-        (lambda r: r.update(kind="domains"), "is damaged"),
+        (lambda r: r.update(kind="tails"), "is of an earlier layout"),
         (lambda r: r.update(kind="nothing"), "no study 'nothing'"),
         (lambda r: r.update(budget=3), "it has 'budget', which is not known"),
         (lambda r: r["keeping"].update(middle=1), "keeping has 'middle', which"),
@@ -191,34 +226,28 @@ def test_encoders_have_no_cache_to_plan(tmp_path):
         (lambda r: r.update(budgets=[["x"]]), "is damaged"),
         (lambda r: r.update(powers=[[7.0, 7.0]] * 3), "is damaged"),
         (lambda r: r.update(keeping=None), "is damaged"),
-        (lambda r: r["check"].update(verdict="perhaps"), "check.verdict is 'perhaps'"),
-        (lambda r: r["check"]["ratios"].pop("uniform"), "does not compare what it measured"),
-        (lambda r: r["check"].update(best=[]), "check.best"),
-        (lambda r: r["check"]["measures"]["planned"].pop("kl"), "check.measures[...] has no 'kl'"),
-        (lambda r: r["check"]["measures"]["snapkv"]["layer_error"].pop(), "not of all layers"),
-        (lambda r: r["check"]["heads"]["realised"].pop(), "one per layer and head"),
-        (lambda r: r["predicted"]["head_error"][0].pop(), "one per layer and head"),
+        (lambda r: r.update(sliding=[-1]), "is damaged"),
         (lambda r: r["powers"].pop(), "one per layer and key head"),
     ],
 )
-def test_files_that_are_no_plans(damage, said, checked_plan, tmp_path):
-    tree = json.loads(checked_plan)
+def test_files_that_are_no_plans(damage, said, stored, tmp_path):
+    tree = json.loads((stored.folder / "plan.json").read_text())
     damage(tree)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=re.escape(said)):
-        load(path)
+        esscher.load(path)
 
 
 @pytest.mark.parametrize("selection", ["fitted", "sample"])
 def test_passages_that_are_read_again_give_the_same_plan(selection, monkeypatch):
     """As many are held between calibration and trial as there is room for."""
-    count, read = [], work.read_passage
-    monkeypatch.setattr(work, "read_passage", lambda *a, **b: count.append(a) or read(*a, **b))
+    count, read = [], measure.read_passage
+    monkeypatch.setattr(measure, "read_passage", lambda *a, **b: count.append(a) or read(*a, **b))
     model, options = tiny(), DECODER | {"selection": selection}
-    held = plan(model, prose(0), **options).to_dict()
+    held = plan(model, prose(0), **options)
     assert len(count) == DECODER["passages"]
-    monkeypatch.setattr(work, "HELD_BYTES", 0)
-    again = plan(model, prose(0), **options).to_dict()
+    monkeypatch.setattr(measure, "HELD_BYTES", 0)
+    again = plan(model, prose(0), **options)
     assert len(count) == 3 * DECODER["passages"]
-    assert held | {"created": ""} == again | {"created": ""}
+    assert held.data.equals(again.data)

@@ -1,90 +1,77 @@
-"""Three verdicts on a plan, what is best, and the words for it, on checks with known ratios."""
+"""Three verdicts on a plan, what is best, scores of tasks, and the words, on known checks."""
 
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from esscher.runs.folder import Cell
-from esscher.studies.plan.check import END, check_results, closest, passages_needed
-from esscher.studies.plan.result import PlanCell
-from esscher.studies.plan.view import headline
+from esscher.math.statistics.intervals import wilson
+from esscher.studies.plan.check import closest, passages_needed
+from esscher.studies.plan.view import cards
+from tests.studies.plan.small import checked_again, item
 
 #: Logarithms of ratios over passages: mean 0, spread 0.1.
 SCATTER = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]) * 0.1 * np.sqrt(7 / 8)
 
 
-def checked(passages=8, **logs):
+@pytest.fixture
+def checked(found):
     """Results of a check, given the mean logarithm of every KL over that of planned."""
-    cells = []
-    for scatter in SCATTER[:passages]:
-        values = {name: np.exp(mean + scatter) for name, mean in logs.items()}
-        rows = [
-            (name, layer, measure, 0.1 * value)
-            for name, value in ({"planned": 1.0} | values).items()
-            for layer, measure in ((END, "kl"), (END, "top1"), (END, "nll"), (0, "error"))
-        ]
-        rows.append(("head 0", 0, "realised", 0.2))
-        table = pd.DataFrame(rows, columns=["configuration", "layer", "measure", "value"])
-        kept = dict.fromkeys(("planned", *logs), 100)
-        cells.append(Cell(PlanCell(passage=0, dense_nll=0.05, kept=kept), table))
-    return check_results(cells, np.array([[0.2]]))
-
-
-def said(check, budgets=((30, 70),)):
-    return headline(budgets, 100, 0.5, None, check)
+    return lambda passages=8, **logs: checked_again(
+        found, {name: mean + SCATTER[:passages] for name, mean in logs.items()}, passages
+    )
 
 
 @pytest.mark.parametrize(
-    ("mean", "verdict"), [(0.5, "better"), (-0.5, "worse"), (0.05, "undecided"), (0.0, "undecided")]
+    ("mean", "verdict", "card"),
+    [
+        (0.5, "better", ("1.6×", "closer to dense than uniform budgets")),
+        (-0.5, "worse", ("1.6×", "farther from dense than uniform budgets")),
+        (0.05, "undecided", ("undecided", "whether the plan or uniform budgets are closer")),
+        (0.0, "undecided", ("undecided", "whether the plan or uniform budgets are closer")),
+    ],
 )
-def test_the_verdict_is_where_the_interval_lies(mean, verdict):
-    check = checked(uniform=mean, snapkv=1.0, streaming=1.0)
-    low, high = check.ratios["uniform"].interval
+def test_the_verdict_is_where_the_interval_lies(checked, mean, verdict, card):
+    result = checked(uniform=mean, snapkv=1.0, streaming=1.0)
+    _, low, high = result["over_planned"].sel(configuration="uniform").values
     half = stats.t.ppf(0.975, 7) * 0.1 / np.sqrt(8)
     assert [np.log(low), np.log(high)] == pytest.approx([mean - half, mean + half])
-    assert check.verdict == verdict
-    assert (check.passages_needed is None) == (verdict != "undecided" or mean == 0)
+    assert result.verdict == verdict
+    assert bool(result["passages_needed"].isnull()) == (verdict != "undecided" or mean == 0)
+    (shown,) = [one for one in cards(result) if one.label.startswith(card[1])]
+    assert shown.value == card[0]
 
 
-def test_a_plan_that_is_worse_is_not_called_chance():
-    text = said(checked(uniform=-0.5, snapkv=0.2, streaming=1.0))
-    assert (
-        "does NOT beat uniform budgets on this text: it is 1.6 (1.5 to 1.8) times farther from "
-        "dense, by the geometric mean over passages." in text
-    )
-    assert "chance" not in text
-    assert "closer than SnapKV" not in text
-    assert "Use uniform budgets: closer to dense than everything else that was measured" in text
+def test_a_plan_that_is_worse_is_not_called_chance(checked):
+    text = checked(uniform=-0.5, snapkv=0.2, streaming=1.0).headline
+    assert "does NOT beat uniform budgets on this text: it is 1.6 (1.5 to 1.8) times" in text
+    assert "Use uniform budgets: closer to dense than everything else" in text
     assert text.endswith("1.6 (1.5 to 1.8) times closer than the plan.")
 
 
-def test_what_cannot_be_told_apart_is_said():
-    check = checked(uniform=0.04, snapkv=0.5, streaming=0.6)
-    assert check.best == ("planned", "uniform")
-    text = said(check)
-    assert "Undecided with 8 passages whether the plan is better than uniform budgets" in text
-    more = check.passages_needed - 8
-    assert (
-        f"{more} more passages ({more + 8} in all) would probably decide (in 4 of 5 cases" in text
-    )
-    assert "if ratio and spread stay as they are)." in text
-    assert text.endswith(
+def test_what_cannot_be_told_apart_is_said(checked):
+    result = checked(uniform=0.04, snapkv=0.5, streaming=0.6)
+    assert result.best == ("planned", "uniform")
+    more = float(result["passages_needed"]) - 8
+    assert f"{more:.0f} more passages ({more + 8:.0f} in all) would" in result.headline
+    assert result.headline.endswith(
         "The plan and uniform budgets cannot be told apart with 8 passages; all others are farther "
         "from dense than the plan."
     )
     everything = checked(uniform=0.0, snapkv=0.0, streaming=0.0)
     assert sorted(everything.best) == ["planned", "snapkv", "streaming", "uniform"]
-    assert said(everything).endswith("cannot be told apart with 8 passages.")
+    assert everything.headline.endswith("cannot be told apart with 8 passages.")
 
 
-def test_one_passage_decides_nothing():
-    check = checked(passages=1, uniform=2.0, snapkv=2.0, streaming=2.0)
-    assert (check.verdict, check.passages_needed) == ("undecided", None)
-    assert "one passage has no interval. Check on more passages." in said(check)
-    assert len(check.best) == 4
+def test_one_passage_decides_nothing(checked):
+    result = checked(passages=1, uniform=2.0, snapkv=2.0, streaming=2.0)
+    assert result.verdict == "undecided"
+    assert result["passages_needed"].isnull()
+    assert "one passage has no interval. Check on more passages." in result.headline
+    assert len(result.best) == 4
+    for name in result.charts():
+        assert result.plot(name).to_dict()
 
 
 def test_as_many_passages_as_are_said_decide_in_4_of_5_checks():
@@ -107,3 +94,57 @@ def test_the_closest_need_not_be_first_on_every_passage():
     assert closest(
         {"a": 1.3 * common, "b": common * np.exp(SCATTER[0] * rng.standard_normal(16))}
     ) == ["b"]
+
+
+def test_scores_are_means_over_items(found):
+    items = [
+        item("needle", "noise", 0, dense=(1.0, -0.1), planned=(1.0, -0.3), uniform=(0.0, -2.0)),
+        item("needle", "text", 1, dense=(1.0, -0.2), planned=(0.0, -0.9), uniform=(0.0, -3.0)),
+        item("needle", "noise", 2, dense=(1.0, -0.3), planned=(1.0, -0.5), uniform=(1.0, -1.0)),
+        item("needle", "text", 3, dense=(0.5, -0.4), planned=(1.0, -0.4), uniform=(0.0, -4.0)),
+    ]
+    data = checked_again(found, tasks={"needle": items}).data
+    assert data.sel(task="needle").drop_vars("task").equals(data.sel(task="all").drop_vars("task"))
+    planned = data.sel(task="needle", configuration="planned")
+    assert planned["score"].values == pytest.approx([0.75, *wilson(3.0, 4)])
+    assert planned["haystack_score"].values.tolist() == [1.0, 0.5]
+    assert float(data["items"].sel(task="needle")) == 4
+    over = np.array([-0.2, -0.7, -0.2, 0.0])
+    half = stats.t.ppf(0.975, 3) * over.std(ddof=1) / 2
+    mean = over.mean()
+    assert planned["over_dense"].values == pytest.approx([mean, mean - half, mean + half])
+    assert data["over_dense"].sel(configuration="dense").isnull().all()
+
+
+def test_totals_leave_out_what_the_dense_model_cannot(found):
+    def two(task, dense, planned):
+        return [
+            item(task, "text", i, dense=dense, planned=planned, uniform=(0.1, -1.0))
+            for i in range(2)
+        ]
+
+    can = two("needle", (1.0, -0.1), (1.0, -0.2))
+    half = two("keys", (0.5, -1.0), (0.0, -2.0))  # half of the answers are enough
+    cannot = two("words", (0.4, -9.0), (0.6, -9.0))
+    result = checked_again(found, tasks={"needle": can, "keys": half, "words": cannot})
+    assert result["dense_can"].values.tolist() == [True, True, False, True]
+    assert result["items"].values.tolist() == [2, 2, 2, 4]
+    score = result["score"].sel(bound="value").to_pandas()
+    assert score.loc["all", ["dense", "planned"]].tolist() == [0.75, 0.5]
+    assert score.loc["words", "planned"] == pytest.approx(0.6)
+    assert result.headline.endswith(
+        "Questions about texts: 50% right with the plan, 75% dense, of 4 (left out, the dense "
+        "model itself fails: words); uniform budgets 10%."
+    )
+    nothing = checked_again(found, tasks={"words": cannot})
+    assert nothing["score"].sel(task="all").isnull().all()
+    assert "the dense model itself fails them" in nothing.headline
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 500])
+def test_intervals_are_wilsons(count):
+    for right in {0, 1, count // 2, count}:
+        expected = stats.binomtest(right, count).proportion_ci(method="wilson")
+        assert wilson(right, count) == pytest.approx((expected.low, expected.high), abs=1e-12)
+        low, high = wilson(right, count)
+        assert 0.0 <= low <= right / count <= high <= 1.0

@@ -21,7 +21,6 @@ from esscher.show.chart import (
     lines,
     panel,
     points,
-    ticks,
 )
 from esscher.show.content import Drawing, check_heads
 from esscher.show.explorer import HeadMap
@@ -33,7 +32,6 @@ from esscher.studies.context.view import CURVES, TABLES
 
 if TYPE_CHECKING:
     import altair as alt
-    import pandas as pd
 
 Context = Result[ContextSettings]
 #: Heads whose curves are drawn unless some are chosen.
@@ -45,10 +43,9 @@ BEYOND = 10.0
 #: Written into the cells of lengths beyond the longest context.
 FARTHER = "→"
 BAND = "band: shares by the ends of the heads' 95% intervals"
+BAR = "bar: 95% interval of the tokens used"
 MEASURED = Series("line", ("measured", "extrapolated"))
-#: Lines of single heads.
-RESTS = Series("line", ("still to come", "extrapolated"))
-#: Curves of the head that is picked, by the variable that each shows.
+#: Curves of a head, by the variable that each shows.
 CURVE = {
     "change": "output changes when L is doubled",
     "rest": "still to come beyond L",
@@ -92,42 +89,19 @@ def lengths(result: Context) -> ChartType:
 
 def explorer(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw lengths and changes of every head, and the curves of the one that is picked."""
-    frame, tolerance = TABLES[0].ordered(result), result.setup.settings.tolerance
-    curves = _curves(result).melt(
-        ["layer", "head", "context"], ["change", "rest"], var_name="curve", value_name="value"
-    )
-    rows = records(curves.replace({"curve": CURVE}))
-    used = frame[frame["length"].notna()].assign(curve=CURVE["length"], value=tolerance)
-    called = {"length": "context", "length_low": "low", "length_high": "high"}
-    done = records(used.rename(columns=called))
-    known = [tolerance, *(row["value"] for row in rows)]
-    x = _along([*result.data["context"].values.tolist(), _last(result)])
-    y = Axis("value", "relative change", log=True, limits=limits(known, log=True))
-
-    def picked(pick: alt.Parameter) -> list[ChartType]:
-        return [
-            panel(
-                guides([_tolerance(result)], x, y, turned=True),
-                lines(rows, x, y, CHANGES, pick=pick),
-                points(rows, x, y, CHANGES, pick=pick),
-                points(done, x, y, CHANGES, across=True, pick=pick),
-                title=picked_title("changes"),
-            )
-        ]
-
     return head_explorer(
-        frame,
+        TABLES[0].ordered(result),
         MAPS,
-        picked,
+        lambda pick: [_changes(result, picked_title("changes"), pick=pick)],
         title=_title(result),
         heads=heads,
-        note=f"{_marks(result)}; bar: 95% interval of the tokens used",
+        note=f"{_marks(result)}; {BAR}",
         least=WIDE,
     )
 
 
 def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw what is still to come at every length for chosen heads, and where it is tolerable.
+    """Draw the changes of chosen heads.
 
     Unless heads are given six, from the one that uses the shortest context to the longest.
     """
@@ -137,32 +111,8 @@ def curves(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> C
         at = np.unique(np.linspace(0, len(there) - 1, min(SHOWN, len(there))).astype(int))
         heads = [there[i] for i in at]
     check_heads(heads, there)
-    tolerance, changes = result.setup.settings.tolerance, _curves(result)
-    rows: list[dict[str, Any]] = []
-    done: list[dict[str, Any]] = []
-    for layer, head in heads:
-        (number,) = records(frame[(frame["layer"] == layer) & (frame["head"] == head)])
-        curve = records(changes[(changes["layer"] == layer) & (changes["head"] == head)])
-        length, extrapolated = number["length"], number["extrapolated"]
-        used = number["note"] if length is None else f"{length:,.0f}"
-        name = f"head {layer}.{head}: {used}{' (extrapolated)' if extrapolated else ''}"
-        rows += [row | {"head": name, "line": RESTS.names[0]} for row in curve]
-        if length is not None:
-            done.append({"head": name, "context": length, "rest": tolerance})
-        if extrapolated:
-            rows += [row | {"head": name, "line": RESTS.names[1]} for row in (curve[-1], done[-1])]
-    x = _along([*result.data["context"].values.tolist(), *(row["context"] for row in rows)])
-    rests = [tolerance, *(row["rest"] for row in rows)]
-    y = Axis("rest", "relative change still to come", log=True, limits=limits(rests, log=True))
-    series = Series("head", list(dict.fromkeys(row["head"] for row in rows)))
-    chart = panel(
-        guides([_tolerance(result)], x, y, turned=True),
-        lines(rows, x, y, series, dashes=RESTS),
-        points([row for row in rows if row["line"] == RESTS.names[0]], x, y, series),
-        ticks(done, x, y, series),
-        height=150.0,
-    )
-    return figure([chart], _title(result), note="upright strokes: tokens that the heads use")
+    panels = [_changes(result, f"head {head[0]}.{head[1]}", head) for head in heads]
+    return figure(panels, _title(result), note=BAR, least=WIDE)
 
 
 def _nothing(result: Context) -> str | None:
@@ -195,7 +145,7 @@ DRAWINGS = (
     Drawing("lengths", "context that every head uses", lengths, missing=_nothing),
     Drawing(
         "curves",
-        "what is still to come at every length, for single heads (--head)",
+        "changes at every length, and what is still to come, for single heads (--head)",
         curves,
         heads=True,
         missing=_nothing,
@@ -203,11 +153,38 @@ DRAWINGS = (
 )
 
 
-def _curves(result: Context) -> pd.DataFrame:
-    """Changes of every head that a logarithmic axis can show; NaN for the others."""
-    frame = CURVES.frame(result)
-    numbers = frame[["change", "rest"]]
-    return frame.assign(**numbers.where(numbers > 0))
+def _changes(
+    result: Context,
+    title: Any,
+    head: tuple[int, int] | None = None,
+    pick: alt.Parameter | None = None,
+) -> ChartType:
+    """Changes of a head, what is still to come, and where that is tolerable."""
+    tolerance = result.setup.settings.tolerance
+    changes = CURVES.frame(result).melt(
+        ["layer", "head", "context"], ["change", "rest"], var_name="curve", value_name="value"
+    )
+    # nothing, and what is not there, have no place on a logarithmic axis
+    changes["value"] = changes["value"].where(changes["value"] > 0)
+    rows = records(changes.replace({"curve": CURVE}))
+    frame = result.table()
+    used = frame[frame["length"].notna()].assign(curve=CURVE["length"], value=tolerance)
+    called = {"length": "context", "length_low": "low", "length_high": "high"}
+    done = records(used.rename(columns=called))
+    ends = [*result.data["context"].values.tolist(), _last(result)]
+    x = Axis("context", "tokens of context L", log=True, limits=limits(ends, log=True))
+    known = [tolerance, *(row["value"] for row in rows)]
+    y = Axis("value", "relative change", log=True, limits=limits(known, log=True))
+    if head is not None:
+        rows, done = ([r for r in part if (r["layer"], r["head"]) == head] for part in (rows, done))
+    level = {"at": tolerance, "name": f"tolerance {100 * tolerance:g}%"}
+    return panel(
+        guides([level], x, y, turned=True),
+        lines(rows, x, y, CHANGES, pick=pick),
+        points(rows, x, y, CHANGES, pick=pick),
+        points(done, x, y, CHANGES, across=True, pick=pick),
+        title=title,
+    )
 
 
 def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
@@ -245,15 +222,6 @@ def _saturation(result: Context, height: float = HEIGHT) -> ChartType:
         title=f"heads within {100 * settings.tolerance:g}% of the end",
         height=height,
     )
-
-
-def _along(values: Sequence[float | None]) -> Axis:
-    return Axis("context", "tokens of context L", log=True, limits=limits(values, log=True))
-
-
-def _tolerance(result: Context) -> dict[str, Any]:
-    tolerance = result.setup.settings.tolerance
-    return {"at": tolerance, "name": f"tolerance {100 * tolerance:g}%"}
 
 
 def _last(result: Context) -> float:

@@ -46,7 +46,7 @@ FEWEST_TOKENS = 16
 
 
 #: Numbers of a model's end, of which an encoder has others than a decoder.
-END: dict[str, Any] = {"optional": True, "interval": "half"}
+END: dict[str, Any] = {"optional": True, "interval": "short"}
 
 
 class Horizons(Data):
@@ -87,7 +87,7 @@ class DepthData(Data):
         "relative error",
         "s3",
         terminal="error",
-        interval="half",
+        interval="short",
         help="relative error of the tokens behind the layer",
     )
     growth = var(

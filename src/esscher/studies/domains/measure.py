@@ -8,9 +8,8 @@ block of consecutive text, from a place drawn at random in it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +24,12 @@ from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
 from esscher.engine.sampled.layer import HeadNumbers
+from esscher.engine.sampled.map_error import MOST, MapError
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text.collect import collect_cloud, visit_passages
 from esscher.engine.text.documents import TextSource, read_text, source_name
 from esscher.engine.text.packing import BETWEEN, Passage, passages
 from esscher.math.statistics import find_sinks, received_exponent
-from esscher.math.theory.cloud_table import map_errors
 from esscher.studies.domains.study import STATISTICS, BlockNumbers, Corpus, DomainsSettings
 
 #: Characters of a corpus that are looked at; a longer one is used up to there.
@@ -41,12 +40,6 @@ SEARCHED = 1_000
 FIRST_GUESS = 6
 #: Relative output error for which tokens are counted.
 TOLERANCE = 0.1
-#: Queries at which the exact error is evaluated, and up to which factor around the first guess.
-EXACT, AROUND = 4, 8.0
-#: Largest number of tokens that is told from "never".
-MOST = 1e8
-#: Queries whose weights are in memory at a time.
-QUERY_BLOCK = 1024
 
 
 def read_corpora(texts: Mapping[str, TextSource]) -> dict[Corpus, str]:
@@ -258,7 +251,7 @@ def head_numbers(
     except InputError:  # too many equal values, or too few: there is no tail
         k = float("nan")
     values = {
-        "tokens": min(tokens_for(numbers, TOLERANCE, seed), MOST),
+        "tokens": min(MapError(numbers, seed).tokens_for(TOLERANCE), MOST),
         "ess": float(np.median(numbers.participation)),
         "khat": k,
         "horizon": moments.horizon,
@@ -268,94 +261,3 @@ def head_numbers(
         "delimiters": float(delimiters),
     }
     return [values[name] for name in STATISTICS]
-
-
-def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
-    """Tokens from which the relative map error is at most ``tolerance``; infinite beyond 1e8.
-
-    A query that attends n tokens drawn with replacement from N has the mean square error ``D/n``
-    for large n, ``D = N sum_j p_j^2 |v_j - y|^2``, and ``S = (1/N) sum_j |v_j - y|^2`` at n = 1.
-    Between them ``1/((n - 1)/D + 1/S)`` is close, and costs one pass for all queries. What it
-    misses is measured at a few queries by the exact formula and divided out. Queries differ
-    widely: 16 of them, with the exact formula alone, give the number of tokens of a head of MiniLM
-    with a standard deviation of 7 to 37%; all of them with 8 exact ones, to 0.3%.
-
-    Parameters
-    ----------
-    numbers
-        One pass of a head.
-    tolerance
-        Root mean square error over the queries, relative to that of the outputs themselves.
-    seed
-        Seed of the choice of the queries with the exact formula.
-    """
-    wanted = (tolerance * numbers.norm) ** 2
-    if wanted <= 0:
-        return np.inf
-    large, small = _square_errors(numbers)
-
-    def between(rows: Any, n: Array) -> Array:
-        """``1/((n - 1)/D + 1/S)``, mean over some queries; 0 where D or S is."""
-        d, s = large[rows, None], small[rows, None]
-        bottom = (n - 1) * s + d
-        square = np.divide(d * s, bottom, out=np.zeros_like(bottom), where=bottom > 0)
-        return np.asarray(square.mean(axis=0))
-
-    every = slice(None)
-    guess = _first_below(lambda n: between(every, n), wanted, 2.0, MOST)
-    rng = random_stream(seed, "tokens needed")
-    count = min(EXACT, len(numbers.tilts))
-    rows = rng.choice(len(numbers.tilts), size=count, replace=False)
-    logits = np.asarray(numbers.tilts[rows], dtype=np.float64) @ numbers.keys.T
-    exact_errors = map_errors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
-
-    def corrected(n: Array) -> Array:
-        exact, known = exact_errors(n).mean(axis=0), between(rows, n)
-        # All weights on identical values: no error, and nothing to correct.
-        ratio = np.divide(exact, known, out=np.ones_like(exact), where=known > 0)
-        return np.asarray(between(every, n) * ratio)
-
-    middle = min(guess, MOST)
-    low, high = max(2.0, middle / AROUND), min(MOST, max(middle * AROUND, 4.0))
-    tokens = _first_below(corrected, wanted, low, high)
-    if (tokens <= low and low > 2) or (tokens >= high and high < MOST):
-        tokens = _first_below(corrected, wanted, 2.0, MOST)
-    return tokens
-
-
-def _square_errors(numbers: HeadNumbers) -> tuple[Array, Array]:
-    """D and S of every query; see :func:`tokens_for`."""
-    keys, values = (
-        torch.from_numpy(np.asarray(rows, dtype=np.float32))
-        for rows in (numbers.keys, numbers.values)
-    )
-    count = len(keys)
-    squares = values.square().sum(1)
-    large, small = [], []
-    for start in range(0, len(numbers.tilts), QUERY_BLOCK):
-        rows = slice(start, start + QUERY_BLOCK)
-        tilts = torch.from_numpy(np.asarray(numbers.tilts[rows], dtype=np.float32))
-        outputs = torch.from_numpy(np.asarray(numbers.outputs[rows], dtype=np.float32))
-        weights = torch.softmax(tilts @ keys.T, dim=-1).square_()
-        norms = outputs.square().sum(1)
-        # sum_j p_j^2 |v_j - y|^2, the square multiplied out
-        cross = ((weights @ values) * outputs).sum(1)
-        large.append(count * (weights @ squares - 2 * cross + norms * weights.sum(1)))
-        small.append(squares.mean() - 2 * outputs @ values.mean(0) + norms)
-    first, second = (torch.cat(parts).clamp_min(0).double().numpy() for parts in (large, small))
-    return first, second
-
-
-def _first_below(curve: Callable[[Array], Array], wanted: float, low: float, high: float) -> float:
-    """Where a falling curve reaches ``wanted``, by interpolation in logarithms on a grid."""
-    count = max(8, int(np.ceil(3 * np.log(high / low))))
-    n = np.unique(np.geomspace(low, high, count).round())
-    values = curve(n)
-    below = np.flatnonzero(values <= wanted)
-    if not below.size:
-        return np.inf if high >= MOST else high
-    i = int(below[0])
-    if i == 0 or values[i] <= 0:
-        return float(n[i])
-    x = np.interp(-np.log(wanted), -np.log(values[[i - 1, i]]), np.log(n[[i - 1, i]]))
-    return float(np.exp(x))

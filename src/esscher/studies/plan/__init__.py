@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
-from esscher.runs.old_study import function_of
-from esscher.studies.plan.result import Plan
+from esscher.runs.study import function_of
+from esscher.studies.plan.result import Plan, PlanResult
 from esscher.studies.plan.study import PlanStudy
 
 plan = function_of(PlanStudy)
 
-__all__ = ["Keeping", "Plan", "PlanStudy", "TokenBudgets", "plan"]
+__all__ = ["Keeping", "Plan", "PlanResult", "PlanStudy", "TokenBudgets", "plan"]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from altair.typing import ChartType
 
 from esscher.core.shown import counted
-from esscher.show.cells import ROW, heatmap, map_height, picked_title, picking
+from esscher.core.variables import table
+from esscher.show.cells import ROW, heatmap, map_height, picked_title
 from esscher.show.chart import (
     HEIGHT,
     Axis,
@@ -23,7 +23,9 @@ from esscher.show.chart import (
     points,
     sheet,
 )
-from esscher.show.content import Drawing, check_heads
+from esscher.show.content import Drawing
+from esscher.show.explorer import HeadMap
+from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
 from esscher.show.theme import (
     BLACK,
@@ -37,9 +39,15 @@ from esscher.show.theme import (
     VERMILION,
     limits,
 )
-from esscher.studies.plan.result import Check, Plan
-from esscher.studies.plan.view import KEY_HEAD, grouped, key_heads, name_of
+from esscher.studies.plan.result import PlanResult
+from esscher.studies.plan.study import ALL, FACTOR
+from esscher.studies.plan.view import name_of
 
+if TYPE_CHECKING:
+    import altair as alt
+
+#: Axis beside the layers.
+KEY_HEAD = "key_head"
 #: Colours of the first configurations; a chart of lines shows no more.
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK, OLIVE)
 #: The distance from dense.
@@ -68,117 +76,113 @@ WIDE = 170.0
 SURE = "95% intervals over passages"
 
 
-def overview(plan: Plan) -> ChartType:
+def overview(result: PlanResult) -> ChartType:
     """Draw budgets, costs, layers and calibration; without a check, budgets alone."""
-    check = plan.check
-    if check is None:
-        return budgets(plan)
-    height = max(map_height(len(plan.budgets)), HEIGHT)
+    if not result.checked:
+        return budgets(result)
+    height = max(map_height(result.data.sizes["layer"]), HEIGHT)
     parts = [
-        figure([_budgets(plan), _calibration(check, height)], least=WIDE, apart=True),
-        figure([_cost(check, KL, series(check)), _layers(check)], least=WIDE),
+        figure([_budgets(result), _calibration(result, height)], least=WIDE, apart=True),
+        figure([_cost(result, KL, series(result)), _layers(result)], least=WIDE),
     ]
-    return sheet(parts, _title(plan), note=f"{_passages(check)}; black lines and bands: {SURE}")
+    note = f"{_passages(result)}; black lines and bands: {SURE}"
+    return sheet(parts, _title(result), note=note)
 
 
-def budgets(plan: Plan) -> ChartType:
+def budgets(result: PlanResult) -> ChartType:
     """Draw the tokens that every key head keeps."""
-    return figure([_budgets(plan)], _title(plan), note=_kept(plan))
+    return figure([_budgets(result)], _title(result), note=_kept(result))
 
 
-def explorer(plan: Plan, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def explorer(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw budgets and errors of every key head, and its query heads for the one picked."""
-    table = key_heads(plan)
-    places = [(int(layer), int(head)) for layer, head in table[["layer", KEY_HEAD]].to_numpy()]
-    chosen = places[int(table["predicted_error"].to_numpy().argmax())]
-    if heads is not None:
-        check_heads(heads, places)
-        chosen = heads[0]
-    pick = picking(*chosen, columns=KEY_HEAD)
+    frame = result.table().sort_values("predicted_error", ascending=False, kind="stable")
     # the same colours for both; heads that keep everything have no error, and no colour
-    known = table[[name for name in table if name.endswith("_error")]].to_numpy()
-    least = [error for error in table["predicted_error"] if error > 0]
-    errors: dict[str, Any] = {
+    names = [name for name in ("predicted_error", "realised_error") if name in frame]
+    known = frame[names].to_numpy()
+    some = frame["predicted_error"] > 0
+    colours: dict[str, Any] = {
         "log": True,
         "colours": SHARES,
-        "ends": (min(least), known.max()) if least else None,
+        "ends": (frame["predicted_error"][some].min(), known.max()) if some.any() else None,
     }
-    panels = [
-        heatmap(records(table), column, title, columns=KEY_HEAD, pick=pick, **how)
-        for column, title, how in (
-            ("tokens", "tokens kept", {"log": True}),
-            ("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": SHARES}),
-            ("predicted_error", "predicted error, worst query head", errors),
-            ("realised_error", "realised error, worst query head", errors),
-        )
-        if column in table
+    maps = [
+        HeadMap("tokens", "tokens kept", {"log": True}),
+        HeadMap("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": SHARES}),
+        *(HeadMap(name, f"{name.replace('_', ' ')}, worst query head", colours) for name in names),
     ]
-    # of the query heads that share the key head that is picked
-    grids = {ERRORS.names[0]: grouped(plan, plan.predicted.head_error)}
-    if plan.check is not None:
-        grids[ERRORS.names[1]] = grouped(plan, plan.check.heads.realised)
     rows = [
-        {"layer": layer, KEY_HEAD: head, "error": name, "query": str(i), "value": value}
-        for name, grid in grids.items()
-        for (layer, head), values in zip(np.ndindex(np.shape(plan.budgets)), grid, strict=True)
-        for i, value in enumerate(values)
+        {"layer": row["layer"], KEY_HEAD: row[KEY_HEAD], "query": str(row["query"])}
+        | {"error": called, "value": row[name]}
+        for name, called in zip(names, ERRORS.names, strict=False)
+        for row in records(table(result.data, ("layer", KEY_HEAD, "query"), (name,)))
     ]
-    names = list(dict.fromkeys(row["query"] for row in rows))
-    x = Axis("query", "query head of the group", names=names)
+    x = Axis(
+        "query", "query head of the group", names=list(dict.fromkeys(r["query"] for r in rows))
+    )
     y = Axis("value", "relative output error")
-    drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
-    panels.append(panel(drawn, title=picked_title("errors", KEY_HEAD)))
-    note = _kept(plan) + ("" if len(least) == len(table) else "; ×: all kept, no error")
-    return figure(panels, _title(plan), note=note, apart=True, pick=pick)
+
+    def curves(pick: alt.Parameter) -> list[ChartType]:
+        drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
+        return [panel(drawn, title=picked_title("errors", KEY_HEAD))]
+
+    return head_explorer(
+        frame,
+        maps,
+        curves,
+        title=_title(result),
+        heads=heads,
+        note=_kept(result) + ("" if some.all() else "; ×: all kept, no error"),
+        columns=KEY_HEAD,
+    )
 
 
-def cost(plan: Plan) -> ChartType:
+def cost(result: PlanResult) -> ChartType:
     """Draw everything that was measured on held-out text, by configuration."""
-    check = _checked(plan)
-    panels = [_cost(check, title) for title in MEASURES]
-    note = f"{_passages(check)}; lines: {SURE}"
-    return figure(panels, _title(plan), note=note, least=WIDE)
+    panels = [_cost(result, title) for title in MEASURES]
+    note = f"{_passages(result)}; lines: {SURE}"
+    return figure(panels, _title(result), note=note, least=WIDE)
 
 
-def tasks(plan: Plan) -> ChartType:
+def tasks(result: PlanResult) -> ChartType:
     """Draw the share of right answers in every task, by configuration."""
-    check = _checked(plan)
-    panels = []
-    for task, scores in check.tasks.items():
-        rows: list[dict[str, Any]] = []
-        for name, answers in scores.items():
-            called = "dense" if name == "dense" else name_of(name)
-            low, high = answers.interval
-            label = f"{called}: {answers.score:.0%}"
-            rows.append({"label": label, "value": answers.score, "low": low, "high": high})
+    frame, panels = result.table("tasks"), []
+    for task, scores in frame[frame["task"] != ALL].groupby("task", sort=False):
+        rows = [
+            {
+                "label": f"{name_of(row['configuration'])}: {row['score']:.0%}",
+                "value": row["score"],
+                "low": row["score_low"],
+                "high": row["score_high"],
+            }
+            for row in records(scores)
+        ]
         names = Axis("label", names=[row["label"] for row in rows])
         x = Axis("value", "right answers", limits=(0.0, 1.0))
-        title = f"{task}: dense cannot" if task in check.dense_cannot else task
+        title = str(task) if scores["dense_can"].all() else f"{task}: dense cannot"
         drawn = bars(rows, x, names, across=True)
         panels.append(panel(drawn, title=title, height=1.4 * ROW * len(rows)))
     note = "lines: Wilson's 95% intervals"
-    return figure(panels, _title(plan), note=note, least=WIDE)
+    return figure(panels, _title(result), note=note, least=WIDE)
 
 
-def layers(plan: Plan) -> ChartType:
+def layers(result: PlanResult) -> ChartType:
     """Draw the relative error of the attention outputs of every layer."""
-    check = _checked(plan)
-    note = f"{_passages(check)}; bands: {SURE}, of planned and uniform"
-    return figure([_layers(check)], _title(plan), note=note)
+    note = f"{_passages(result)}; bands: {SURE}, of planned and uniform"
+    return figure([_layers(result)], _title(result), note=note)
 
 
-def calibration(plan: Plan) -> ChartType:
+def calibration(result: PlanResult) -> ChartType:
     """Draw the realised against the predicted error of every head."""
-    return figure([_calibration(_checked(plan), 180.0)], _title(plan))
+    return figure([_calibration(result, 180.0)], _title(result))
 
 
-def _no_check(plan: Plan) -> str | None:
-    return None if plan.check is not None else "the plan was not checked (--check TEXT)"
+def _no_check(result: PlanResult) -> str | None:
+    return None if result.checked else "the plan was not checked (--check TEXT)"
 
 
-def _no_tasks(plan: Plan) -> str | None:
-    asked = plan.check is not None and plan.check.tasks
-    return None if asked else "no questions were asked (--tasks)"
+def _no_tasks(result: PlanResult) -> str | None:
+    return None if result.data.sizes["task"] else "no questions were asked (--tasks)"
 
 
 DRAWINGS = (
@@ -230,69 +234,63 @@ DRAWINGS = (
 )
 
 
-def series(check: Check) -> Series:
+def series(result: PlanResult) -> Series:
     """Return what tells the configurations of a check apart."""
-    names = [name_of(name) for name in shown_first(check)]
+    names = [name_of(name) for name in shown_first(result)]
     return Series("configuration", names, colours=COLOURS[: len(names)])
 
 
-def shown_first(check: Check) -> list[str]:
+def shown_first(result: PlanResult) -> list[str]:
     """Return as many configurations as there are colours: planned, uniform, the closest others."""
-    distance = {name: own.kl.mean for name, own in check.configurations.items()}
-    others = sorted(
-        (n for n in distance if n not in ("planned", "uniform")), key=distance.__getitem__
-    )
-    return ["planned", "uniform", *others][: len(COLOURS)]
+    frame = result.table("check").sort_values("kl", kind="stable")
+    others = [name for name in frame["configuration"] if name not in BANDED]
+    return [*BANDED, *others][: len(COLOURS)]
 
 
-def _budgets(plan: Plan) -> ChartType:
-    rows = records(key_heads(plan))
-    return heatmap(rows, "tokens", "tokens kept", log=True, columns=KEY_HEAD)
+def _budgets(result: PlanResult) -> ChartType:
+    return heatmap(records(result.table()), "tokens", "tokens kept", log=True, columns=KEY_HEAD)
 
 
-def _cost(check: Check, title: str, colours: Series | None = None) -> ChartType:
+def _cost(result: PlanResult, title: str, colours: Series | None = None) -> ChartType:
     """One measure of every configuration, with 95% intervals over passages."""
-    rows: list[dict[str, Any]] = []
-    for name in check.configurations if colours is None else shown_first(check):
-        mean, called = getattr(check.measures[name], MEASURES[title]), name_of(name)
-        low, high = mean.interval or (None, None)
-        rows.append(
-            {
-                "configuration": called,
-                "label": f"{called}: {mean.mean:.3g}",
-                "value": mean.mean,
-                "low": low,
-                "high": high,
-            }
-        )
+    frame, measure = result.table("check").set_index("configuration"), MEASURES[title]
+    chosen = frame.index if colours is None else shown_first(result)
+    rows = [
+        {
+            "configuration": name_of(name),
+            "label": f"{name_of(name)}: {frame[measure][name]:.3g}",
+            "value": frame[measure][name],
+            "low": frame[f"{measure}_low"][name],
+            "high": frame[f"{measure}_high"][name],
+        }
+        for name in chosen
+    ]
     names = Axis("label", names=[row["label"] for row in rows])
     drawn = bars(rows, Axis("value", title), names, colours, across=True)
     return panel(drawn, height=HEIGHT if colours is not None else 1.4 * ROW * len(rows))
 
 
-def _layers(check: Check) -> ChartType:
+def _layers(result: PlanResult) -> ChartType:
     """Relative error of the attention outputs of every layer; bands of the two that matter most."""
-    rows: list[dict[str, Any]] = []
-    for name in shown_first(check):
-        for layer, mean in enumerate(check.measures[name].layer_error):
-            low, high = (mean.interval if name in BANDED else None) or (None, None)
-            rows.append(
-                {
-                    "configuration": name_of(name),
-                    "layer": layer,
-                    "error": mean.mean,
-                    "low": low,
-                    "high": high,
-                }
-            )
+    chosen = shown_first(result)
+    data = result.data[["layer_error"]].sel(configuration=chosen)
+    rows = records(table(data, ("configuration", "layer"), ("layer_error",)))
     x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
-    largest = max(row["error"] for row in rows)
-    rows = [row for row in rows if row["error"] > ROUNDING * largest]
-    ends = limits([row[key] for row in rows for key in ("error", "high")], log=True)
-    y = Axis("error", "relative error", log=True, limits=ends)
-    colours = series(check)
-    known = [row for row in rows if row["low"] is not None]
-    plain = [{key: row[key] for key in ("configuration", "layer", "error")} for row in rows]
+    largest = max(row["layer_error"] for row in rows)
+    rows = [row for row in rows if row["layer_error"] > ROUNDING * largest]
+    plain = [
+        {"configuration": name_of(row["configuration"]), "layer": row["layer"]}
+        | {"error": row["layer_error"]}
+        for row in rows
+    ]
+    known = [
+        one | {"low": row["layer_error_low"], "high": row["layer_error_high"]}
+        for one, row in zip(plain, rows, strict=True)
+        if row["configuration"] in BANDED and row["layer_error_low"] is not None
+    ]
+    ends = [row["error"] for row in plain] + [row["high"] for row in known]
+    y = Axis("error", "relative error", log=True, limits=limits(ends, log=True))
+    colours = series(result)
     return panel(
         *([bands(known, x, y, colours)] if known else []),
         lines(plain, x, y, colours),
@@ -301,40 +299,43 @@ def _layers(check: Check) -> ChartType:
     )
 
 
-def _calibration(check: Check, height: float = HEIGHT) -> ChartType:
+def _calibration(result: PlanResult, height: float = HEIGHT) -> ChartType:
     """Realised against predicted error of every head; grey: within the factor of the check."""
-    heads = check.heads
+    frame = table(
+        result.data.sel(bound="value"),
+        ("layer", KEY_HEAD, "query"),
+        ("predicted_error", "realised_error"),
+    )
+    group = result.data.sizes["query"]
     rows = [
-        {"name": f"layer {layer}, head {head}", "predicted": guess, "realised": real}
-        for layer, (guesses, errors) in enumerate(zip(heads.predicted, heads.realised, strict=True))
-        for head, (guess, real) in enumerate(zip(guesses, errors, strict=True))
-        if guess > 0 and real > 0
+        {
+            "name": f"layer {row['layer']}, head {row[KEY_HEAD] * group + row['query']}",
+            "predicted": row["predicted_error"],
+            "realised": row["realised_error"],
+        }
+        for row in records(frame[(frame["predicted_error"] > 0) & (frame["realised_error"] > 0)])
     ]
     ends = limits([row[key] for row in rows for key in ("predicted", "realised")], log=True)
     x = Axis("predicted", PREDICTED, log=True, limits=ends)
     y = Axis("realised", REALISED, log=True, limits=ends)
-    share = heads.within_factor
-    within = "" if share is None else f": {share:.0%} within a factor of {heads.factor:g} (grey)"
-    marks = [diagonal(x, y, heads.factor), points(rows, x, y)] if rows else [diagonal(x, y)]
+    share = float(result.data["within_factor"])
+    within = f": {share:.0%} within a factor of {FACTOR:g} (grey)" if share == share else ""
+    marks = [diagonal(x, y, FACTOR), points(rows, x, y)] if rows else [diagonal(x, y)]
     return panel(*marks, title=f"heads{within}", height=height)
 
 
-def _checked(plan: Plan) -> Check:
-    assert plan.check is not None  # ``missing`` says so
-    return plan.check
+def _passages(result: PlanResult) -> str:
+    return counted(result.setup.settings.check_passages, "held-out passage") + " of this text"
 
 
-def _passages(check: Check) -> str:
-    return counted(check.passages, "held-out passage") + " of this text"
-
-
-def _kept(plan: Plan) -> str:
-    keeping = plan.keeping
+def _kept(result: PlanResult) -> str:
+    keeping = result.plan.keeping
     return (
         f"the {keeping.sinks} first and {keeping.recent} latest tokens are always kept, others by "
         "their scores"
     )
 
 
-def _title(plan: Plan) -> str:
-    return f"{plan.model.name}: {plan.total.ratio:.1%} of {plan.prefix:,} tokens kept"
+def _title(result: PlanResult) -> str:
+    plan = result.plan
+    return f"{plan.model.name}: {plan.ratio:.1%} of {plan.prefix:,} tokens kept"

@@ -11,18 +11,17 @@ that holds what a configuration keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
-from numpy.typing import NDArray
+import xarray as xr
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind
+from esscher.core.variables import joined
 from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import Rule
+from esscher.engine.cache.published import Rule, rule_named
 from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
@@ -30,30 +29,9 @@ from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
 from esscher.engine.text.tasks.asking import ask, ask_each
 from esscher.engine.text.tasks.items import TaskItem
-from esscher.math.statistics.intervals import (
-    Means,
-    exponentials,
-    mean_and_interval,
-    replicates_needed,
-    wilson,
-)
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.plan.result import (
-    END,
-    CacheBytes,
-    Check,
-    Configuration,
-    HeadErrors,
-    Mean,
-    Measures,
-    PlanCell,
-    TaskScore,
-    TaskScores,
-    Verdict,
-)
-
-if TYPE_CHECKING:
-    from esscher.studies.plan.study import PlanStudy
+from esscher.math.statistics.intervals import mean_bounds, replicates_needed, wilson
+from esscher.studies.plan.predict import Budgets
+from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
 
 #: What is kept of a prompt, by layer and key head.
 KeptLayers: TypeAlias = dict[int, list[Kept]]
@@ -61,44 +39,34 @@ KeptLayers: TypeAlias = dict[int, list[Kept]]
 Named: TypeAlias = tuple[str, int]
 #: Name of the passages of a check.
 PURPOSE = "plan check"
-#: Columns of the tables of cells.
-COLUMNS = ("configuration", "layer", "measure", "value")
-#: A head's prediction counts as right within this factor.
-FACTOR = 1.5
 #: Divergences below this are rounding, and count as equal.
 ROUNDING = 1e-9
 #: A task on which the dense model scores less than this is one that it cannot do.
 PASSES = 0.5
+#: What the needles of a task are hidden in.
+HAYSTACKS = ("noise", "text")
 
 
-class Budgets(NamedTuple):
-    """Budgets of every key head and how its tokens are selected.
-
-    ``tokens`` and ``powers`` are [layers, key heads]; powers are indices into ``POWERS``.
-    """
-
-    tokens: NDArray[np.int64]
-    powers: NDArray[np.int64]
-    selection: SelectionKind = "sample"
-
-    def keep(self, prompt: ObservedPrompt, named: Named, seed: int) -> KeptLayers:
-        """Choose the tokens of a prompt, by layer and key head."""
-        out: KeptLayers = {}
-        for layer, scores in prompt.scores.items():
-            out[layer] = [
-                select_keys(
-                    self.selection,
-                    head,
-                    prompt.certain,
-                    int(self.tokens[layer, g]),
-                    POWERS[self.powers[layer, g]],
-                    sample_start(named, seed, layer, g),
-                )
-                for g, head in enumerate(scores)
-            ]
-            if self.selection == "fitted":
-                out[layer] = prompt.fit(layer, out[layer])
-        return out
+def kept_by_budgets(
+    budgets: Budgets, prompt: ObservedPrompt, named: Named, seed: int
+) -> KeptLayers:
+    """Return what budgets keep of a prompt, by layer and key head."""
+    out: KeptLayers = {}
+    for layer, scores in prompt.scores.items():
+        out[layer] = [
+            select_keys(
+                budgets.selection,
+                head,
+                prompt.certain,
+                int(budgets.tokens[layer, g]),
+                float(budgets.powers[layer, g]),
+                sample_start(named, seed, layer, g),
+            )
+            for g, head in enumerate(scores)
+        ]
+        if budgets.selection == "fitted":
+            out[layer] = prompt.fit(layer, out[layer])
+    return out
 
 
 def sample_start(named: Named, seed: int, layer: int, g: int) -> float:
@@ -128,7 +96,7 @@ def kept_layers(
     seed
         Seed of the samples.
     """
-    out = {name: own.keep(prompt, named, seed) for name, own in budgets.items()}
+    out = {name: kept_by_budgets(each, prompt, named, seed) for name, each in budgets.items()}
     each = int(budgets["uniform"].tokens[list(prompt.scores)].mean())
     for rule in rules:
         scores = prompt.rule_scores[rule.name]
@@ -145,45 +113,49 @@ def count_kept(kept: KeptLayers) -> int:
     return sum(len(head.index) for layer in kept.values() for head in layer)
 
 
+def _counts(prompt: ObservedPrompt, kept: Mapping[str, KeptLayers]) -> list[int]:
+    """Tokens that dense and every configuration keep."""
+    dense = sum(scores.numel() for scores in prompt.scores.values())
+    return [dense, *map(count_kept, kept.values())]
+
+
 def passage_cell(
     prompt: ObservedPrompt,
     reader: PassageReader,
     budgets: Mapping[str, Budgets],
     rules: Sequence[Rule],
     seed: int,
-) -> Cell:
-    """Measure all configurations on one passage; parameters are those of :func:`kept_layers`.
-
-    The table has ``COLUMNS``: errors of attention outputs by layer, KL, top-1 agreement and
-    surprise at the model's end, and the realised error of every head.
-    """
-    number = reader.passage.number
+) -> xr.Dataset:
+    """Measure all configurations on one passage; parameters are those of :func:`kept_layers`."""
+    number, shape = reader.passage.number, prompt.loaded.shape
     kept = kept_layers(prompt, budgets, rules, (PURPOSE, number), seed)
-    dense, taken = reader.read(lambda inputs: None), None
-    rows: list[tuple[str, int, str, float]] = []
+    dense = reader.read(lambda inputs: None)
+    data = PassageCell.new(
+        passage=[number],
+        configuration=["dense", *kept],
+        layer=range(shape.layers),
+        key_head=range(shape.key_heads),
+        query=range(shape.heads // shape.key_heads),
+    )
+    ends = [{"kl": 0.0, "top1": 1.0, "nll": surprise(dense.end, reader.next_tokens)}]
+    errors = [[0.0] * shape.layers]
     for name, layers in kept.items():
         cache = prompt.reduced(layers)
         if name == "planned":
-            taken = CacheBytes(planned=cache.nbytes, dense=cache.dense_nbytes)
+            data.planned_bytes, data.dense_bytes = [cache.nbytes], [cache.dense_nbytes]
         reduced = reader.read(lambda inputs: None, cache)
-        for layer, (exact, output) in enumerate(
-            zip(dense.attention, reduced.attention, strict=True)
-        ):
+        ends.append(compare_laws(dense.end, reduced.end, reader.next_tokens))
+        errors.append([])
+        for exact, output in zip(dense.attention, reduced.attention, strict=True):
             exact, output = exact[:, reader.query_rows], output[:, reader.query_rows]
             difference = torch.linalg.vector_norm((output - exact).double())
-            relative = float(difference / torch.linalg.vector_norm(exact.double()))
-            rows.append((name, layer, "error", relative))
-        ends = compare_laws(dense.end, reduced.end, reader.next_tokens)
-        rows += [(name, END, measure, float(value)) for measure, value in ends.items()]
-    for layer, errors in enumerate(head_errors(prompt, reader, kept["planned"])):
-        rows += [(f"head {h}", layer, "realised", float(e)) for h, e in enumerate(errors)]
-    record = PlanCell(
-        passage=number,
-        dense_nll=surprise(dense.end, reader.next_tokens),
-        cache=taken,
-        kept={name: count_kept(layers) for name, layers in kept.items()},
-    )
-    return Cell(record, pd.DataFrame(rows, columns=list(COLUMNS)))
+            errors[-1].append(float(difference / torch.linalg.vector_norm(exact.double())))
+    for measure in ("kl", "top1", "nll"):
+        setattr(data, measure, [[float(end[measure]) for end in ends]])
+    data.error, data.kept = [errors], [_counts(prompt, kept)]
+    realised = head_errors(prompt, reader, kept["planned"])
+    data.realised_error = realised.reshape(1, shape.layers, shape.key_heads, -1)
+    return data.dataset
 
 
 def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers) -> Array:
@@ -212,37 +184,22 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
 
 
 def item_cell(
-    loaded: LoadedModel,
-    item: TaskItem,
-    budgets: Mapping[str, Budgets],
-    rules: Sequence[Rule],
-    keeping: Keeping,
-    score: Score,
-    seed: int,
-) -> Cell:
-    """Ask the question of an item with a dense cache, and with those of all configurations.
-
-    The table is as that of a checked passage, with the measures ``score`` and
-    ``log_probability``.
-    """
-    prompt = ObservedPrompt(loaded, item.context, keeping, score, rules)
+    loaded: LoadedModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
+) -> xr.Dataset:
+    """Ask the question of an item with a dense cache, and with those of all configurations."""
+    rules = [rule_named(name) for name in settings.against]
+    prompt = ObservedPrompt(loaded, item.context, settings.keeping, settings.score, rules)
     named = f"task {item.task} {item.haystack}", item.number
-    kept = kept_layers(prompt, budgets, rules, named, seed)
+    kept = kept_layers(prompt, budgets, rules, named, settings.seed)
     reduced = ask_each(loaded, prompt.reduced(*kept.values()), item, len(kept))
-    replies = {"dense": ask(loaded, prompt.cache, item), **dict(zip(kept, reduced, strict=True))}
-    rows = [
-        (name, END, measure, getattr(reply, measure))
-        for name, reply in replies.items()
-        for measure in ("score", "log_probability")
-    ]
-    record = PlanCell(
-        task=item.task,
-        haystack=item.haystack,
-        answer=item.answer,
-        answers={name: reply.text for name, reply in replies.items()},
-        kept={name: count_kept(layers) for name, layers in kept.items()},
-    )
-    return Cell(record, pd.DataFrame(rows, columns=list(COLUMNS)))
+    replies = [ask(loaded, prompt.cache, item), *reduced]
+    data = ItemCell.new(item=[item.number], configuration=["dense", *kept])
+    data.score = [[reply.score for reply in replies]]
+    data.log_probability = [[reply.log_probability for reply in replies]]
+    data.reply = [[reply.text for reply in replies]]
+    data.kept = [_counts(prompt, kept)]
+    data.haystack, data.answer = [item.haystack], [item.answer]
+    return data.dataset
 
 
 # From cells to numbers with intervals, and the verdict.
@@ -252,210 +209,120 @@ def item_cell(
 # one side of 0 decides.
 
 
-def check_tables(
-    study: PlanStudy, cells: Mapping[str, Cell], run: CellRun, rules: Sequence[str]
+def set_check(
+    data: PlanData, cells: Sequence[xr.Dataset], tasks: Mapping[str, Sequence[xr.Dataset]]
 ) -> None:
-    """Refuse stored passages that lack measures of a plan, of uniform budgets or of rules.
-
-    Raises
-    ------
-    InputError
-        Naming the cell.
-    """
-    model, names = study.model_record, ["planned", "uniform", *rules]
-    layers = range(model.layers)
-    wanted = {(name, layer, "error") for name in names for layer in layers}
-    wanted |= {(name, END, measure) for name in names for measure in ("kl", "top1", "nll")}
-    wanted |= {(f"head {h}", n, "realised") for h in range(model.heads) for n in layers}
-    for name, cell in cells.items():
-        if not _has_rows(cell, wanted):
-            raise run.damaged(name, "its table is not of all configurations, layers and heads")
-        if cell.about.dense_nll is None or set(cell.about.kept or ()) != set(names):
-            raise run.damaged(name, "it does not say what dense attention gives")
-
-
-def check_items(study: PlanStudy, cells: Mapping[str, Cell], run: CellRun) -> None:
-    """Refuse stored items of tasks that lack what the others have.
-
-    Raises
-    ------
-    InputError
-        Naming the cell.
-    """
-    names, measures = ["planned", "uniform", *study.against], ("score", "log_probability")
-    wanted = {(name, END, measure) for name in ("dense", *names) for measure in measures}
-    for name, cell in cells.items():
-        if not _has_rows(cell, wanted):
-            raise run.damaged(name, "its table is not of all configurations")
-        record = cell.about
-        if record.task not in study.tasks or record.haystack not in ("noise", "text"):
-            raise run.damaged(name, "it does not say what was asked")
-        if set(record.kept or ()) != set(names):
-            raise run.damaged(name, "it does not say what was kept")
-
-
-def _has_rows(cell: Cell, wanted: set[tuple[str, int, str]]) -> bool:
-    """Whether the table of a cell has these rows, and numbers in them."""
-    table = cell.table
-    if not set(COLUMNS) <= set(table.columns) or table["value"].dtype.kind not in "fiu":
-        return False
-    rows = list(zip(*(table[column] for column in COLUMNS[:3]), strict=True))
-    return set(rows) == wanted and len(rows) == len(wanted)
-
-
-def values_of(cells: Sequence[Cell], name: Configuration, measure: str) -> Array:
-    """A measure of one configuration in every cell, [cells, layers], or [cells, 1] at the end."""
-    rows = []
-    for cell in cells:
-        table = cell.table
-        table = table[(table["configuration"] == name) & (table["measure"] == measure)]
-        rows.append(table.sort_values("layer")["value"].to_numpy(dtype=np.float64))
-    return np.stack(rows)
-
-
-def check_results(
-    cells: Sequence[Cell], predicted_error: Array, items: Sequence[Cell] = ()
-) -> Check:
-    """Measures of every configuration, comparisons with planned, and calibration by head.
+    """Set the variables of a check.
 
     Parameters
     ----------
+    data
+        The result: a plan with predicted errors, whose axes have the labels of the check.
     cells
         One per passage.
-    predicted_error
-        Predicted relative error of every head, [layers, heads].
-    items
-        Items of tasks.
+    tasks
+        Items by task.
     """
-    first, exact = cells[0].about, Mean(mean=0.0, interval=(0.0, 0.0))
-    assert first.kept is not None
-    dense_nll = np.array([cell.about.dense_nll for cell in cells])
-    measures: dict[Configuration, Measures] = {
-        "dense": Measures(
-            kl=exact,
-            top1=Mean(mean=1.0, interval=(1.0, 1.0)),
-            perplexity=mean_exponential(dense_nll),
-            error=exact,
-        )
-    }
-    distances: dict[Configuration, Array] = {}
-    for name, kept in first.kept.items():
-        kl, top1, nll = (values_of(cells, name, end)[:, 0] for end in ("kl", "top1", "nll"))
-        errors = values_of(cells, name, "error")
-        by_layer = mean_and_interval(errors, 0.0)
-        distances[name] = np.maximum(kl, ROUNDING)
-        measures[name] = Measures(
-            kl=mean_of(kl, 0.0),
-            top1=mean_of(top1, 0.0, 1.0),
-            perplexity=mean_exponential(nll),
-            perplexity_ratio=mean_exponential(nll - dense_nll),
-            kept=kept,
-            error=mean_of(errors.mean(axis=1), 0.0),
-            layer_error=tuple(_column(by_layer, layer) for layer in range(errors.shape[1])),
-        )
-    planned, uniform = distances["planned"], distances["uniform"]
-    ratios = {n: paired_ratio(own, planned) for n, own in distances.items() if n != "planned"}
-    verdict, best = verdict_of(ratios["uniform"]), closest(distances)
-    nearest = distances[best[0]]
-    scores, cannot, totals = task_results(items)
-    realised = realised_errors(cells)
-    shown = (predicted_error > 0) & (realised > 0)
-    ratio = realised[shown] / predicted_error[shown]
-    within = float(np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))) if shown.any() else None
-    heads = HeadErrors(
-        predicted=tuple(map(tuple, predicted_error.tolist())),
-        realised=tuple(map(tuple, realised.tolist())),
-        factor=FACTOR,
-        within_factor=within,
-        median_ratio=float(np.median(ratio)) if shown.any() else None,
+    passages = PassageCell(joined(cells, "passage"))
+    data.passage_kl, data.passage_top1 = passages.kl, passages.top1
+    data.passage_nll = passages.nll
+    data.kept = passages.kept.isel(passage=0, drop=True)
+    kl, top1, nll = (
+        np.ascontiguousarray(x.values.T) for x in (passages.kl, passages.top1, passages.nll)
     )
-    return Check(
-        passages=len(cells),
-        measures=measures,
-        ratios=ratios,
-        verdict=verdict,
-        passages_needed=passages_needed(uniform, planned) if verdict == "undecided" else None,
-        best=tuple(best),
-        over_best={n: paired_ratio(own, nearest) for n, own in distances.items() if n != best[0]},
-        heads=heads,
-        # budgets are numbers of tokens: all passages take the same
-        cache=first.cache,
-        tasks=scores,
-        dense_cannot=cannot,
-        totals=totals,
+    errors = np.ascontiguousarray(passages.error.values.swapaxes(0, 1))
+    data.kl = [mean_bounds(x, 0.0) for x in kl]
+    data.top1 = [mean_bounds(x, 0.0, 1.0) for x in top1]
+    data.perplexity = [np.exp(mean_bounds(x)) for x in nll]
+    data.perplexity_ratio = [np.exp(mean_bounds(x - nll[0])) for x in nll]
+    data.error = [mean_bounds(x.mean(axis=1), 0.0) for x in errors]
+    data.layer_error = [mean_bounds(x, 0.0) for x in errors]
+    _set_verdict(data, np.maximum(kl, ROUNDING))
+    # budgets are numbers of tokens: all passages take the same
+    data.planned_bytes, data.dense_bytes = (
+        float(x[0]) for x in (passages.planned_bytes, passages.dense_bytes)
     )
+    data.realised_error = root_mean_square(passages.realised_error)
+    predicted, realised = (
+        x.sel(bound="value").values for x in (data.predicted_error, data.realised_error)
+    )
+    known = (predicted > 0) & (realised > 0)
+    if known.any():
+        ratio = realised[known] / predicted[known]
+        data.within_factor = np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))
+        data.median_ratio = np.median(ratio)
+    if tasks:
+        _set_tasks(data, {task: ItemCell(joined(own, "item")) for task, own in tasks.items()})
 
 
-def task_results(
-    items: Sequence[Cell],
-) -> tuple[dict[str, TaskScores], tuple[str, ...], TaskScores]:
-    """Scores of all tasks, those that the dense model cannot do, and totals over the others."""
-    tasks = list(dict.fromkeys(item.about.task for item in items))
-    scores = {task: _scores([i for i in items if i.about.task == task]) for task in tasks}
-    cannot = tuple(task for task in tasks if scores[task]["dense"].score < PASSES)
-    counted = [item for item in items if item.about.task not in cannot]
-    return scores, cannot, _scores(counted) if counted else {}
+def _set_verdict(data: PlanData, kl: Array) -> None:
+    """Compare distances from dense, [configurations, passages], dense being the first."""
+    names = data.kept["configuration"].values.tolist()
+    distances = dict(list(zip(names, kl, strict=True))[1:])
+    planned, best = distances["planned"], closest(distances)
+    missing = np.full(3, np.nan)
+    ratios = {name: paired_ratio(x, planned) for name, x in distances.items()}
+    over = {name: paired_ratio(x, distances[best[0]]) for name, x in distances.items()}
+    ratios["planned"], over[best[0]] = missing, np.array([1.0, np.nan, np.nan])
+    data.over_planned = [ratios.get(name, missing) for name in names]
+    data.over_best = [over.get(name, missing) for name in names]
+    data.closest = [name in best for name in names]
+    verdict = verdict_of(ratios["uniform"])
+    data.verdict = verdict
+    if verdict == "undecided":
+        data.passages_needed = passages_needed(distances["uniform"], planned)
 
 
-def _scores(items: Sequence[Cell]) -> TaskScores:
-    """Scores of every configuration on some items of tasks, dense included."""
-    kinds = np.array([cell.about.haystack for cell in items])
-    names = list(dict.fromkeys(items[0].table["configuration"]))
-    logs = {name: values_of(items, name, "log_probability")[:, 0] for name in names}
-    scores: TaskScores = {}
-    for name in names:
-        right, likely = values_of(items, name, "score")[:, 0], mean_of(logs[name], highest=0.0)
-        scores[name] = TaskScore(
-            score=float(right.mean()),
-            interval=wilson(float(right.sum()), len(right)),
-            n=len(right),
-            log_probability=likely.mean,
-            log_probability_interval=likely.interval,
-            of_dense=None if name == "dense" else mean_of(logs[name] - logs["dense"]),
-            **{
-                kind: float(right[kinds == kind].mean())
-                for kind in ("noise", "text")
-                if np.any(kinds == kind)
-            },
+def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
+    """Set scores of all tasks, and totals over those that the dense model can do."""
+    can = [
+        task
+        for task, own in items.items()
+        if own.score.sel(configuration="dense").values.mean() >= PASSES
+    ]
+    groups = [[own] for own in items.values()] + [[items[task] for task in can]]
+    count = data.dataset.sizes["configuration"]
+    scores = np.full((len(groups), count, 3, 3), np.nan)
+    by_haystack = np.full((len(groups), count, len(HAYSTACKS)), np.nan)
+    for row, group in enumerate(groups):
+        if not group:  # no totals
+            continue
+        right, logs = (
+            np.ascontiguousarray(np.concatenate(parts).T)
+            for parts in (
+                [own.score.values for own in group],
+                [own.log_probability.values for own in group],
+            )
         )
-    return scores
+        haystacks = np.concatenate([own.haystack.values for own in group])
+        for i, (score, log) in enumerate(zip(right, logs, strict=True)):
+            scores[row, i, 0] = score.mean(), *wilson(float(score.sum()), len(score))
+            scores[row, i, 1] = mean_bounds(log, highest=0.0)
+            scores[row, i, 2] = mean_bounds(log - logs[0]) if i else np.nan
+            for j, haystack in enumerate(HAYSTACKS):
+                if np.any(haystacks == haystack):
+                    by_haystack[row, i, j] = score[haystacks == haystack].mean()
+    data.score, data.log_probability, data.over_dense = np.moveaxis(scores, 2, 0)
+    data.haystack_score = by_haystack
+    data.items = [sum(own.score.sizes["item"] for own in group) for group in groups]
+    data.dense_can = [*(task in can for task in items), bool(can)]
 
 
-def realised_errors(cells: Sequence[Cell]) -> Array:
-    """Relative error of every head when only it is reduced, [layers, heads]: over passages, rms."""
-    squares = []
-    for cell in cells:
-        rows = cell.table[cell.table["measure"] == "realised"]
-        head = rows["configuration"].str.removeprefix("head ").astype(int)
-        by_head = rows.assign(head=head).pivot(index="layer", columns="head", values="value")
-        squares.append(by_head.to_numpy(dtype=np.float64) ** 2)
-    return np.asarray(np.sqrt(np.mean(squares, axis=0)))
+def root_mean_square(errors: xr.DataArray) -> Array:
+    """Relative errors of heads over passages, [layers, key heads, query heads, bound]."""
+    root: Array = np.sqrt(mean_bounds(errors.values**2, 0.0))
+    return root
 
 
-def mean_of(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Mean:
-    """The mean over passages, with Student's interval, which ends where the quantity does."""
-    return _column(mean_and_interval(values[:, None], lowest, highest), 0)
-
-
-def mean_exponential(logs: Array) -> Mean:
-    """Exponential of the mean of logarithms over passages, with interval."""
-    return _column(exponentials(logs[:, None]), 0)
-
-
-def _column(means: Means, i: int) -> Mean:
-    return Mean(
-        mean=means.mean[i], interval=means.interval[i], standard_error=means.standard_error[i]
-    )
-
-
-def paired_ratio(over: Array, under: Array) -> Mean:
+def paired_ratio(over: Array, under: Array) -> Array:
     """How many times larger distances are than others on the same passages, with interval."""
-    return mean_exponential(np.log(over / under))
+    ratio: Array = np.exp(mean_bounds(np.log(over / under)))
+    return ratio
 
 
-def verdict_of(ratio: Mean) -> Verdict:
+def verdict_of(ratio: Array) -> str:
     """Judge the plan by the ratio of the distance of another configuration to its own."""
-    low, high = ratio.interval or (1.0, 1.0)
+    _, low, high = ratio
     if low > 1:
         return "better"
     return "worse" if high < 1 else "undecided"
@@ -473,7 +340,7 @@ def passages_needed(over: Array, under: Array) -> int | None:
     return replicates_needed(float(logs.mean()), float(logs.std(ddof=1)))
 
 
-def closest(distances: Mapping[Configuration, Array]) -> list[Configuration]:
+def closest(distances: Mapping[str, Array]) -> list[str]:
     """Names of the configurations closest to dense, the closest first.
 
     More than one if the passages cannot tell them from the closest.

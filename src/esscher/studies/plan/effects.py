@@ -43,7 +43,8 @@ from esscher.engine.reading import PassageReader
 from esscher.engine.text.packing import Passage
 
 #: Ways to select: a sample with each of the powers, and last the largest scores.
-SELECTIONS, LARGEST = len(POWERS) + 1, len(POWERS)
+SELECTIONS = (*(f"power {power:g}" for power in POWERS), "topk")
+LARGEST = len(POWERS)
 #: Power of a sample that is fitted. The fit takes away noise that queries of the prompt can see: on
 #: SmolLM2 larger powers were no closer to dense then, and lost more of what was asked for, and the
 #: powers that are best without a fit, or smaller ones, were farther from dense at small budgets.
@@ -152,7 +153,7 @@ def measure_effects(
             return
         sliding.append(inputs.layer)
         _, heads, _, _ = inputs.output_shape
-        shape = (SELECTIONS, len(sizes))
+        shape = (len(SELECTIONS), len(sizes))
         norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
         layers.append((np.zeros((inputs.k.shape[1], *shape)), np.zeros((heads, *shape)), norm))
 
@@ -191,8 +192,8 @@ def layer_effects(
     group, heads = inputs.group, inputs.q.shape[1]
     prefix, count = len(certain), inputs.q.shape[2]
     outputs = inputs.own()[0].to(torch.float32)
-    effect = np.empty((heads // group, SELECTIONS, len(sizes)))
-    square = np.empty((heads, SELECTIONS, len(sizes)))
+    effect = np.empty((heads // group, len(SELECTIONS), len(sizes)))
+    square = np.empty((heads, len(SELECTIONS), len(sizes)))
     others = np.flatnonzero(~certain)
     rooms = np.clip(sizes - (prefix - len(others)), 1, len(others))
     for g in range(heads // group):

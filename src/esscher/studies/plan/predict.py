@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -19,22 +19,34 @@ from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.engine.cache.budgets import POWERS, SelectionKind
 from esscher.math.allocation import EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
-from esscher.studies.plan.effects import PassageEffects, average_effects
+from esscher.studies.plan.effects import FITTED, PassageEffects, average_effects
 
-#: Budgets and powers, [layers, key heads] each.
+#: Tokens, and which of the ways to select, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Budgets(NamedTuple):
+    """What every key head of a model keeps.
+
+    ``tokens`` and ``powers`` of the scores are [layers, key heads].
+    """
+
+    tokens: NDArray[np.int64]
+    powers: Array
+    selection: SelectionKind = "sample"
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Budgets of every key head, the power of each, and what is predicted.
+    """Tokens of every key head, how each selects them, and what is predicted.
 
     Attributes
     ----------
-    budgets, powers
-        [layers, key heads]; ``powers`` are indices into ``POWERS``.
+    tokens, ways
+        [layers, key heads]; ``ways`` number the selections of the effects.
     own
         Effect of these budgets on every calibration passage, to first order.
     validated
@@ -44,8 +56,8 @@ class Predicted:
         model used (rounding only); None for budgets from a tolerance.
     """
 
-    budgets: NDArray[np.int64]
-    powers: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    ways: NDArray[np.int64]
     own: Array
     validated: Array
     price: float | None = None
@@ -61,9 +73,9 @@ class Predicted:
         """Choose budgets from all passages, and for each passage from the others."""
 
         def effect(part: PassageEffects, choice: Choice) -> float:
-            budgets, powers = choice
-            values = interpolated(part.effect, sizes, budgets)
-            return float(np.take_along_axis(values, powers[..., None], axis=-1)[..., 0].sum())
+            tokens, ways = choice
+            values = interpolated(part.effect, sizes, tokens)
+            return float(np.take_along_axis(values, ways[..., None], axis=-1)[..., 0].sum())
 
         choice = choose(average_effects(parts))
         validated = []
@@ -74,15 +86,18 @@ class Predicted:
         own = np.array([effect(part, choice) for part in parts])
         return cls(*choice, own, np.array(validated))
 
-    def among(self, layers: NDArray[np.int64], count: int, prefix: int) -> Predicted:
-        """The same for a model of ``count`` layers, of which these are planned.
+    def budgets(
+        self, layers: NDArray[np.int64], count: int, prefix: int, selection: SelectionKind
+    ) -> Budgets:
+        """Return the budgets of a model of ``count`` layers, of which these are planned.
 
         The others keep the whole prefix, or what their sliding window sees of it.
         """
-        shape = (count, self.budgets.shape[1])
-        budgets, powers = np.full(shape, prefix), np.zeros(shape, dtype=np.int64)
-        budgets[layers], powers[layers] = self.budgets, self.powers
-        return replace(self, budgets=budgets, powers=powers)
+        shape = (count, self.tokens.shape[1])
+        tokens, powers = np.full(shape, prefix), np.full(shape, POWERS[0])
+        first = FITTED if selection == "fitted" else 0
+        tokens[layers], powers[layers] = self.tokens, np.array(POWERS)[self.ways + first]
+        return Budgets(tokens, powers, selection)
 
     @property
     def optimism(self) -> float:

@@ -1,34 +1,42 @@
-"""The study: which options there are, which cells, and how they become a result."""
+"""The study: its options, what they amount to, and the variables of its cells and results.
+
+A cell is a passage or an item of a task: calibration passages under dense attention, the same under
+the plan (trials), held-out passages, and questions about texts. Trials, checks and items need the
+budgets, which follow from the calibration.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from esscher.core.codec import Count, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, AtMost, Seed, option
-from esscher.engine.cache.budgets import Keeping, SelectionKind, keeping_for
+from esscher.core.options import AtMost, Seed, option
+from esscher.core.variables import Data, var
+from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.models.outline import Outline
+from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
 from esscher.runs.executors import CellExecutor
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_model_study import ModelStudy
+from esscher.runs.model_study import ModelStudy
 from esscher.runs.result import NotFinished
-from esscher.studies.plan.result import PLAN, PUBLISHED, Plan, PlanCell
+from esscher.runs.study import Setup, Work
+from esscher.studies.plan.result import PLAN, Plan, PlanResult, read_plan
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.text.documents import TextSource
-    from esscher.studies.plan.work import PlanWork
-else:
-    # what is stored in the place of a text; see Study.sources
-    TextSource = TextRecord
+else:  # types of options are evaluated, and this needs torch
+    TextSource = Any
 
 #: Longest cache unless a length is given.
 PREFIX = 4_096
@@ -46,14 +54,208 @@ RETRIEVAL_OF = 3
 SHORTEST_RETRIEVAL = 192
 #: Kinds of calibration passages.
 KINDS = ("prose", "retrieval")
+#: Published rules by the names that ``--against`` takes.
+PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
 #: Rules over whose scores AdaKV can work, besides SnapKV.
 WRAPPED = ("streaming", "expected")
+#: Configurations that are measured besides published rules.
+BASE = ("dense", "planned", "uniform")
+#: A head's prediction counts as right within this factor.
+FACTOR = 1.5
+#: Label of the totals on the axis of tasks.
+ALL = "all"
+#: Bounds of a number of tokens.
+COUNTED: Mapping[str, Any] = {"ge": 1, "le": 10**15}
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
 SMALLEST_TOLERANCE = 1e-4
 
 
+class CalibrationCell(Data):
+    """A calibration passage: what budgets would cost each head; see ``effects.py``."""
+
+    effect = var("layer key_head selection budget")
+    square = var("layer key_head query selection budget")
+    norm = var("layer key_head query")
+    sliding = var("layer", kind="b")
+
+
+class PassageCell(Data):
+    """A passage that was read under every configuration: a trial, or one of the check."""
+
+    kl = var("passage configuration")
+    top1 = var("passage configuration")
+    nll = var("passage configuration")
+    error = var("passage configuration layer")
+    kept = var("passage configuration", kind="i")
+    realised_error = var("passage layer key_head query")
+    planned_bytes = var("passage", kind="i")
+    dense_bytes = var("passage", kind="i")
+
+
+class ItemCell(Data):
+    """An item of a task: what every configuration answered."""
+
+    score = var("item configuration")
+    log_probability = var("item configuration")
+    reply = var("item configuration", kind="U")
+    kept = var("item configuration", kind="i")
+    haystack = var("item", kind="U")
+    answer = var("item", kind="U")
+
+
+class PlannedData(Data):
+    """The plan, and what it is predicted to cost; see ``predict.py``.
+
+    ``query`` numbers the query heads that share a key head. ``budget_effect`` and ``budget_error``
+    are of a key head that alone keeps so many tokens, without a fit. ``price`` is the KL that one
+    more token would gain, ``gap`` how far rounding can have led away from the optimum.
+    """
+
+    tokens = var("layer key_head", "tokens kept", "n0", kind="i", terminal="tokens")
+    power = var(
+        "layer key_head",
+        "power of scores",
+        terminal="power",
+        help="tokens are drawn with score^power",
+    )
+    uniform_power = var("layer key_head")
+    sliding = var("layer", kind="b")
+    predicted_kl = var("bound")
+    predicted_uniform_kl = var()
+    predicted_retrieval_kl = var()
+    price = var()
+    gap = var()
+    predicted_error = var(
+        "layer key_head query bound",
+        "predicted error",
+        "s2",
+        terminal="predicted error",
+        help="relative output error of the worst query head of the group",
+    )
+    budget_effect = var("layer key_head budget", "predicted KL", "s3")
+    budget_error = var("layer key_head query budget", "predicted error", "s3")
+
+
+class PlanData(PlannedData):
+    """The result: a plan, and what it cost on held-out text.
+
+    Without a check there is no ``configuration``, no ``passage`` and no ``task``. Totals over the
+    tasks that the dense model can do are the task ``all``.
+    """
+
+    kl = var(
+        "configuration bound",
+        "KL to dense",
+        "s3",
+        terminal="KL",
+        interval="short",
+        help="from the dense next-token distribution, nats per token",
+    )
+    top1 = var(
+        "configuration bound",
+        "same most likely token",
+        "s3",
+        terminal="top-1",
+        interval="short",
+        help="same most likely token",
+    )
+    perplexity = var("configuration bound", format="s3")
+    perplexity_ratio = var(
+        "configuration bound",
+        "perplexity / dense",
+        "s3",
+        terminal="perplexity",
+        interval="short",
+        help="over that of the dense model",
+    )
+    error = var(
+        "configuration bound",
+        "error of outputs",
+        "s3",
+        terminal="outputs",
+        interval="short",
+        help="relative error of attention outputs",
+    )
+    over_planned = var(
+        "configuration bound",
+        "KL over the plan's",
+        "two",
+        terminal="over planned",
+        missing="",
+        help="geometric mean over passages of the ratio of KL. In brackets half the "
+        "width of the 95% interval (last digits), or its ends: over passages, which "
+        "says nothing about other texts",
+    )
+    over_best = var("configuration bound", "KL over the closest", "two", page=False)
+    closest = var(
+        "configuration", "closest to dense", kind="b", help="or not to be told from the closest"
+    )
+    kept = var("configuration", "tokens kept", "n0", kind="i")
+    layer_error = var("configuration layer bound")
+    passage_kl = var("configuration passage")
+    passage_top1 = var("configuration passage")
+    passage_nll = var("configuration passage")
+    realised_error = var(
+        "layer key_head query bound", "realised error", "s2", help="the same on held-out text"
+    )
+    within_factor = var()
+    median_ratio = var()
+    verdict = var(kind="U")
+    passages_needed = var()
+    planned_bytes = var()
+    dense_bytes = var()
+    score = var("task configuration bound", "right answers", "p0", help="Wilson's interval")
+    log_probability = var(
+        "task configuration bound", "log-probability", help="of the right answer, nats per token"
+    )
+    over_dense = var("task configuration bound", "over dense", help="log-probability minus dense")
+    haystack_score = var("task configuration haystack", "right answers", "p0")
+    items = var("task", "questions", "n0", kind="i")
+    dense_can = var("task", "dense can", kind="b", help="whether the dense model is right in half")
+
+
+class PlanSettings(Record, frozen=True, kw_only=True):
+    """What the options amount to; of the calibration ``passages``, the last are ``retrieval``."""
+
+    budget: float | None
+    tolerance: float | None
+    prefix: Count
+    sinks: Count
+    recent: Count
+    query_count: Count
+    passages: Count
+    retrieval: Count
+    check_passages: Count
+    score: Score
+    selection: SelectionKind
+    against: tuple[Name, ...]
+    tasks: tuple[Name, ...]
+    task_items: Count
+    seed: int
+
+    @property
+    def length(self) -> int:
+        """Tokens of a passage."""
+        return AtMost.unless(self.prefix, self.prefix + self.query_count)
+
+    @property
+    def keeping(self) -> Keeping:
+        """What is kept for certain."""
+        return Keeping(sinks=self.sinks, recent=self.recent)
+
+    @property
+    def prose(self) -> int:
+        """Calibration passages that are prose: the first."""
+        return self.passages - self.retrieval
+
+    def cells(self, kind: str) -> list[str]:
+        """Names of the cells of calibration, trial, check or a task."""
+        counts = {"check": self.check_passages} | dict.fromkeys(self.tasks, self.task_items)
+        return [f"{kind}-{i}" for i in range(counts.get(kind, self.passages))]
+
+
 @dataclass(frozen=True, kw_only=True)
-class PlanStudy(ModelStudy[Plan]):
+class PlanStudy(ModelStudy[PlanSettings]):
     """Plan how many tokens each head keeps, and check the plan.
 
     A pass over the calibration text predicts what each budget costs each head, and budgets are
@@ -62,14 +264,22 @@ class PlanStudy(ModelStudy[Plan]):
     each head uses: esscher context.)
     """
 
-    name = "plan"
+    settings, data, result = PlanSettings, PlanData, PlanResult
+    cell: ClassVar = (
+        {"calibration": CalibrationCell}
+        | dict.fromkeys(("trial", "check"), PassageCell)
+        | dict.fromkeys(TASKS, ItemCell)
+    )
+    records: ClassVar = {
+        "model": ModelRecord,
+        "text": TextRecord | None,
+        "check": TextRecord | None,
+        "plan": Plan | None,
+    }
     asks = "How many tokens can each head drop, and what does it cost?"
     next_step = "esscher generate MODEL --plan RUN --prompt FILE --compare"
-    abridged = True
     unit = "passages"
-    cell = PlanCell
-    result = Plan
-    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check"})
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "plan"})
     saves = True
     examples = (
         "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
@@ -88,43 +298,38 @@ class PlanStudy(ModelStudy[Plan]):
         Annotated[float, Meta(gt=0, lt=1)] | None,
         option("Instead of a budget: relative error that no head may exceed, such as 0.1."),
     ] = None
+    plan: Annotated[
+        Plan | None,
+        option("Or a plan that exists, to check it: nothing is predicted.", command=None),
+    ] = None
     prefix: Annotated[
-        int,
-        option(
-            "Tokens in the cache (default: up to 4096, or what the model allows).",
-            ge=1,
-            le=10**15,
-        ),
-    ] = BY_MODEL
+        int | None,
+        option("Tokens in the cache (default: up to 4096, or what the model allows).", **COUNTED),
+    ] = None
     query_count: Annotated[
-        int,
+        int | None,
         option(
             "Tokens after the cache at which errors are measured (default: up to 128).",
-            ge=0,
-            le=10**15,
             command=None,
+            **COUNTED,
         ),
-    ] = BY_MODEL
+    ] = None
     passages: Annotated[
-        int,
-        option(
-            f"Calibration passages (default: up to {PASSAGES}).",
-            ge=1,
-            le=10**6,
-        ),
-    ] = BY_MODEL
+        int | None, option(f"Calibration passages (default: up to {PASSAGES}).", ge=1, le=10**6)
+    ] = None
     check_passages: Annotated[
-        int, option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=0, le=10**6)
-    ] = BY_MODEL
+        int | None,
+        option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=1, le=10**6),
+    ] = None
     calibrate: Annotated[
-        tuple[str, ...],
+        tuple[str, ...] | None,
         option(
             "Kinds of calibration passages: prose, retrieval (questions about facts hidden in "
             "text or noise), or both, one passage in three being retrieval (default)."
         ),
-    ] = BY_MODEL
+    ] = None
     score: Annotated[
-        Literal["all", "last", "repeat"],
+        Score,
         option(
             "Which queries score tokens: all of the prompt, as if they came after it; "
             "its last 64 (faster, forgets more); or also those of a repetition of the prompt "
@@ -135,17 +340,17 @@ class PlanStudy(ModelStudy[Plan]):
         SelectionKind,
         option(
             "fitted: keep a weighted sample, fitted to what the prompt's own queries get from all "
-            "tokens (default); sample: without the fit; topk: keep the tokens with the largest "
-            "scores, without weights, as other runtimes do."
+            "tokens; sample: without the fit; topk: keep the tokens with the largest scores, "
+            "without weights, as other runtimes do."
         ),
-    ] = BY_MODEL
+    ] = "fitted"
     against: Annotated[
-        tuple[str, ...],
+        tuple[str, ...] | None,
         option(
             "Published methods to compare the plan with (default snapkv,streaming; "
             f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
         ),
-    ] = BY_MODEL
+    ] = None
     tasks: Annotated[
         tuple[str, ...],
         option(f"Also ask questions about texts: all, or some of {', '.join(TASKS)}."),
@@ -158,7 +363,7 @@ class PlanStudy(ModelStudy[Plan]):
     ] = 20
     seed: Seed = 0
 
-    def fill(self, model: Outline) -> PlanStudy:
+    def resolve(self, model: Outline) -> PlanSettings:
         """Choose passages that the model reads, and refuse budgets that it cannot keep."""
         if not model.causal:
             raise InputError(
@@ -166,15 +371,11 @@ class PlanStudy(ModelStudy[Plan]):
                 "demo:smollm2"
             )
         model.check_supported()
-        if (self.budget is None) == (self.tolerance is None):
+        if sum(x is not None for x in (self.budget, self.tolerance, self.plan)) != 1:
             raise InputError("give either a budget, such as 0.25, or a tolerance, such as 0.1")
-        queries = self.query_count
-        if queries is None:
-            queries = max(1, min(QUERIES, model.max_positions // 4))
-        elif queries < 1:
-            raise InputError(
-                f"query_count is {queries}; a decoder's errors are measured at 1 or more"
-            )
+        if self.plan is not None and self.check is None:
+            raise InputError("a plan that exists is checked; give a text with check")
+        queries = self.query_count or max(1, min(QUERIES, model.max_positions // 4))
         longest = model.max_positions - queries
         if longest < FEWEST_KEYS:
             fewer = model.max_positions - FEWEST_KEYS
@@ -186,20 +387,21 @@ class PlanStudy(ModelStudy[Plan]):
                 f"prefix of at least {FEWEST_KEYS}; {remedy}"
             )
         keys = AtMost.unless(self.prefix, self.prefix or min(PREFIX, longest))
-        if keys > longest:
+        keys = keys if self.plan is None else self.plan.prefix
+        if not FEWEST_KEYS <= keys <= longest:
             raise InputError(
-                f"prefix is {keys} and {queries} queries follow it, but {model.name} reads at most "
-                f"{model.max_positions} tokens at a time; the longest possible prefix is {longest}"
+                f"prefix is {keys}; it must be at least {FEWEST_KEYS}, and {queries} queries "
+                f"follow it, but {model.name} reads at most {model.max_positions} tokens at a "
+                f"time: the longest possible prefix is {longest}"
             )
-        if keys < FEWEST_KEYS:
-            raise InputError(f"prefix is {keys}; it must be at least {FEWEST_KEYS}")
-        certain = keeping_for(keys, self.budget or 1.0).count
-        if self.budget is not None and self.budget < (certain + 1) / keys:
-            smallest = math.ceil((certain + 1) / keys * 1e4) / 1e4
+        keeping = keeping_for(keys, self.budget or 1.0)
+        keeping = keeping if self.plan is None else self.plan.keeping
+        if self.budget is not None and self.budget < (keeping.count + 1) / keys:
+            smallest = math.ceil((keeping.count + 1) / keys * 1e4) / 1e4
             raise InputError(
-                f"budget is {self.budget:g}; every head always keeps {certain} of {keys} tokens "
-                f"and at least one more, so the smallest possible budget is {smallest:g}, the "
-                "largest 1"
+                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
+                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
+                "the largest 1"
             )
         if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
             raise InputError(
@@ -207,112 +409,101 @@ class PlanStudy(ModelStudy[Plan]):
                 "distinguished from rounding, so the smallest possible tolerance is "
                 f"{SMALLEST_TOLERANCE:g}"
             )
-        checked = 0
-        if self.check is not None:
-            checked = AtMost(CHECKED) if self.check_passages is None else self.check_passages
-            if not checked:
-                raise InputError(
-                    "check_passages is 0, but there is a text to check on; give at least 1"
-                )
-        kinds = self.calibrate
-        if kinds is not None:
-            _check_names("calibrate", kinds, KINDS)
-            if "retrieval" in kinds and keys < SHORTEST_RETRIEVAL:
+        passages = AtMost.unless(self.passages, self.passages or PASSAGES)
+        retrieval = self._retrieval(model.name, keys, passages)
+        if self.plan is not None:
+            passages = retrieval = 0
+        return PlanSettings(
+            budget=self.budget,
+            tolerance=self.tolerance,
+            prefix=keys,
+            sinks=keeping.sinks,
+            recent=AtMost(keeping.recent) if isinstance(keys, AtMost) else keeping.recent,
+            query_count=AtMost.unless(self.query_count, queries),
+            passages=passages,
+            retrieval=retrieval,
+            check_passages=self._checked(),
+            score=self.score,
+            selection=self.selection if self.plan is None else self.plan.selection,
+            against=self._rules(),
+            tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
+            task_items=self.task_items,
+            seed=self.seed,
+        )
+
+    def _retrieval(self, model: str, keys: int, passages: int) -> int:
+        """Calibration passages that are asked for what they say: by default one in three."""
+        if self.calibrate is not None:
+            _check_names("calibrate", self.calibrate, KINDS)
+            if "retrieval" in self.calibrate and keys < SHORTEST_RETRIEVAL:
                 raise InputError(
                     "calibrate has 'retrieval', which takes a prefix of at least "
-                    f"{SHORTEST_RETRIEVAL} tokens; {model.name} is planned with {keys}"
+                    f"{SHORTEST_RETRIEVAL} tokens; {model} is planned with {keys}"
                 )
-            kinds = tuple(kind for kind in KINDS if kind in kinds)
-        elif not isinstance(keys, AtMost):  # of a default length, they are known from the text
-            kinds = _default_kinds(keys)
-        against = self.against
-        if against is None:
-            against = () if self.check is None else ("snapkv", "streaming")
-        elif against or self.check is not None:
-            wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
-            _check_names("against", against, (*PUBLISHED, *wrapped), "all")
-            if self.check is None:
-                raise InputError("against is part of a check; give a text with --check")
-            names = (*PUBLISHED, *against) if "all" in against else against
-            against = tuple(dict.fromkeys(name for name in names if name != "all"))
+        kinds = self.calibrate or (KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1])
+        count = passages // RETRIEVAL_OF or min(1, passages - 1)
+        if len(set(kinds)) == 1:
+            count = passages if "retrieval" in kinds else 0
+        # of a default length, it is known from the text
+        by_text = self.calibrate is None and isinstance(keys, AtMost)
+        return AtMost(count) if by_text or isinstance(passages, AtMost) else count
+
+    def _checked(self) -> int:
+        """Passages of the check; of a default number there may be fewer."""
         if self.tasks:
             _check_names("tasks", self.tasks, tuple(TASKS), "all")
             if self.check is None:
                 raise InputError("tasks are part of a check; give a text with --check")
-        return replace(
-            self,
-            prefix=keys,
-            query_count=AtMost.unless(self.query_count, queries),
-            passages=AtMost.unless(self.passages, self.passages or PASSAGES),
-            check_passages=checked,
-            calibrate=kinds,
-            selection=self.selection or "fitted",
-            against=against,
-            tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
-        )
+        if self.check is None:
+            return 0
+        return AtMost.unless(self.check_passages, self.check_passages or CHECKED)
+
+    def _rules(self) -> tuple[str, ...]:
+        """Published rules that the plan is compared with."""
+        if self.against is None:
+            return () if self.check is None else ("snapkv", "streaming")
+        wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
+        _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
+        if self.check is None:
+            raise InputError("against is part of a check; give a text with --check")
+        names = (*PUBLISHED, *self.against) if "all" in self.against else self.against
+        return tuple(dict.fromkeys(name for name in names if name != "all"))
 
     def check_texts(self) -> None:
         """Refuse texts that cannot be read."""
-        for source in (self.text,) if self.check is None else (self.text, self.check):
-            check_text(source, self.column)
+        for source in (self.text if self.plan is None else None, self.check):
+            if source is not None:
+                check_text(source, self.column)
 
-    @property
-    def length(self) -> int:
-        """Tokens of a passage."""
-        return AtMost.unless(self.prefix, self.prefix + self.query_count)
-
-    @property
-    def keeping(self) -> Keeping:
-        """What is kept for certain."""
-        return keeping_for(self.prefix, self.budget or 1.0)
-
-    @property
-    def kinds(self) -> list[str]:
-        """Kind of every calibration passage; retrieval comes last."""
-        kinds = self.calibrate or _default_kinds(self.prefix)
-        if len(kinds) == 1:
-            return [kinds[0]] * self.passages
-        retrieval = self.passages // RETRIEVAL_OF or min(1, self.passages - 1)
-        return ["prose"] * (self.passages - retrieval) + ["retrieval"] * retrieval
-
-    @property
-    def task_cells(self) -> list[str]:
-        """Names of the cells of the items of tasks."""
-        return [f"{task}-{i}" for task in self.tasks for i in range(self.task_items)]
-
-    @property
-    def calibration_cells(self) -> list[str]:
-        """Names of the cells of the first stage."""
-        return [f"calibration-{i}" for i in range(self.passages)]
-
-    @property
-    def trial_cells(self) -> list[str]:
-        """Names of the cells in which calibration passages are read under the plan."""
-        return [f"trial-{i}" for i in range(self.passages)]
-
-    @property
-    def check_cells(self) -> list[str]:
-        """Names of the cells of the second stage."""
-        return [f"check-{i}" for i in range(self.check_passages)]
-
-    def cells(self) -> list[str]:
-        """One cell per passage, of calibration and of the check, and per item of a task."""
-        return self.calibration_cells + self.trial_cells + self.check_cells + self.task_cells
-
-    def run(self) -> Plan:
+    def run(self) -> PlanResult:
         """Make the plan; it is also stored as a file of its own."""
         result = super().run()
-        if self.out is not None and result.folder is not None:
-            result.save(result.folder / PLAN)
+        assert isinstance(result, PlanResult)
+        if self.out is not None:
+            result.save(self.out / PLAN)
         return result
 
-    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> PlanWork:
+    def read(
+        self, settings: PlanSettings, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
+    ) -> Work:
         """Take passages from the beginnings of the texts."""
-        from esscher.studies.plan.work import read_texts  # brings torch
+        from esscher.studies.plan.measure import read_texts  # brings torch
 
-        return read_texts(self, loaded, model, executor)
+        return read_texts(self, settings, loaded, model, executor)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Plan:
+    @classmethod
+    def from_json(cls, tree: dict[str, Any], place: str) -> Plan:
+        """Return the plan of a file that people may have edited."""
+        return read_plan(tree, place)
+
+    @staticmethod
+    def cells(setup: Setup[PlanSettings]) -> list[str]:
+        """One cell per passage, of calibration and of the check, and per item of a task."""
+        kinds = ("calibration", "trial", "check", *setup.settings.tasks)
+        return [name for kind in kinds for name in setup.settings.cells(kind)]
+
+    @staticmethod
+    def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:
         """Choose budgets, and say what they cost.
 
         Raises
@@ -320,14 +511,13 @@ class PlanStudy(ModelStudy[Plan]):
         NotFinished
             If there are not all passages: a part of a plan is none.
         """
-        if len(cells) < len(self.cells()):
+        if len(cells) < len(PlanStudy.cells(setup)):
             raise NotFinished(
-                f"the plan in {run.folder} is not finished; run the command that began it again "
-                "to resume"
+                "the plan is not finished; run the command that began it again to resume"
             )
-        from esscher.studies.plan.work import assemble  # brings torch
+        from esscher.studies.plan.measure import combine  # brings torch
 
-        return assemble(self, cells, run)
+        return combine(setup, cells)
 
 
 def _check_names(
@@ -340,8 +530,3 @@ def _check_names(
             raise InputError(f"{option} has {name!r}; choose from {', '.join(choices)}")
     if not given:
         raise InputError(f"{option} is empty; choose from {', '.join(known)}")
-
-
-def _default_kinds(keys: int) -> tuple[str, ...]:
-    """Kinds of calibration passages: short caches have prose alone."""
-    return KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1]

@@ -1,24 +1,23 @@
-"""A plan in plain language."""
+"""A plan as people see it: the tables, the cards and the sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeAlias
 
-import numpy as np
+import xarray as xr
 
-from esscher.core.memory import NOISE
-from esscher.core.shown import between, byte_count, counted, shown, two_digits, with_interval
-from esscher.engine.cache.budgets import TokenGrid
-from esscher.engine.text.documents import TextRecord
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.plan.generate import read_savings
-from esscher.studies.plan.result import Check, Mean, Plan, Prediction
+from esscher.core.shown import between, byte_count, counted, shown, two_digits
+from esscher.core.variables import by_row, var
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.plan.result import PlanResult
+from esscher.studies.plan.study import ALL, FACTOR, PlanData
 
-#: What the configurations of a check are called in tables and charts.
+TITLE = "Token budgets"
+#: What the configurations of a check are called in sentences and charts.
 NAMES = {
+    "dense": "dense",
     "planned": "planned",
     "uniform": "uniform",
     "streaming": "StreamingLLM",
@@ -27,367 +26,355 @@ NAMES = {
     "adakv": "AdaKV",
     "kvzip": "KVzip",
 }
-
 #: How distances from dense are compared.
 STATISTIC = "geometric mean over passages"
+#: A number with its interval; None for one passage.
+Number: TypeAlias = tuple[float, tuple[float, float] | None]
+#: Variables that only tables show.
+RATIO = var("", "of the prefix", "p1", name="ratio", terminal="share")
+ANSWERS = var(
+    "",
+    name="answers",
+    kind="U",
+    terminal="right",
+    help="exact matches; in brackets the log-probability of the right answer, in nats per token; "
+    "all: without tasks that the dense model itself fails",
+)
 
 
 def name_of(configuration: str) -> str:
-    """Return what a configuration is called in tables and charts."""
+    """Return what a configuration is called in sentences and charts."""
     rule, _, scorer = configuration.partition(":")
     return f"{NAMES[rule]} ({NAMES[scorer]})" if scorer else NAMES[rule]
 
 
-def headline(
-    budgets: TokenGrid, prefix: int, ratio: float, predicted: Prediction, check: Check | None
-) -> str:
-    """What is kept, what it costs, whether the plan is worth it, and what is best."""
+def number(array: xr.DataArray) -> Number:
+    """Return an estimate as a number with its interval."""
+    value, low, high = array.values.tolist()
+    return value, None if low != low else (low, high)
+
+
+def key_heads(result: PlanResult) -> xr.Dataset:
+    """Return the tokens of every key head, and the errors of its worst query head.
+
+    Plans for the largest scores have no powers.
+    """
+    data, plan = PlanData(result.data), result.plan
+    out = data.dataset[["tokens", "budget_effect"]].assign(ratio=data.tokens / plan.prefix)
+    if plan.selection != "topk":
+        out["power"] = data.power
+    out["predicted_error"] = _worst(data.predicted_error)
+    out["budget_error"] = data.budget_error.max("query")
+    if result.checked:
+        out["realised_error"] = _worst(data.realised_error)
+    return out
+
+
+def _worst(errors: xr.DataArray) -> xr.DataArray:
+    """The query head with the largest error, with its interval."""
+    largest = errors.sel(bound="value", drop=True).fillna(0.0).argmax("query")
+    return errors.isel(query=largest).drop_vars("query")
+
+
+def _answers(result: PlanResult) -> xr.Dataset:
+    """Right answers and log-probabilities, in words."""
+    data = PlanData(result.data)
+    words = by_row(
+        lambda score, log: "" if score[0] != score[0] else f"{score[0]:.0%} ({log[0]:.2f})",
+        "bound",
+        data.score,
+        data.log_probability,
+    )
+    known = data.dense_can | (words["configuration"] != "dense")
+    return data.dataset.assign(answers=words.where(known, "dense cannot").astype(str))
+
+
+TABLES = (
+    TableView(
+        "heads",
+        "All key heads",
+        ("layer", "key_head"),
+        (
+            *(PlanData.tokens, RATIO, PlanData.power),
+            *(PlanData.predicted_error, PlanData.realised_error),
+        ),
+        key_heads,
+        sort="tokens",
+        most=12,
+        caption="The plan itself is plan.json in the run's directory. Brackets are 95% intervals "
+        "over passages.",
+    ),
+    TableView(
+        "check",
+        "The same number of tokens in all, on held-out text",
+        ("configuration",),
+        (
+            *(PlanData.kl, PlanData.top1, PlanData.perplexity_ratio, PlanData.error),
+            *(PlanData.over_planned, PlanData.over_best, PlanData.closest, PlanData.kept),
+        ),
+        lambda result: result.data,
+        keep=lambda frame: frame["configuration"] != "dense",
+        least=("outputs", "top-1"),
+    ),
+    TableView(
+        "tasks",
+        "Questions about texts",
+        ("task", "configuration"),
+        (
+            *(PlanData.score, PlanData.log_probability, PlanData.over_dense),
+            *(PlanData.haystack_score, PlanData.items, PlanData.dense_can),
+        ),
+        lambda result: result.data,
+    ),
+    TableView(
+        "answers",
+        "Right answers to questions about texts",
+        ("configuration",),
+        (ANSWERS,),
+        _answers,
+        page=False,
+    ),
+)
+#: What each key head would cost by the tokens that it keeps.
+CURVES = TableView(
+    "curves",
+    "Predicted cost by tokens kept",
+    ("layer", "key_head", "budget"),
+    (PlanData.budget_effect, PlanData.budget_error),
+    key_heads,
+)
+
+
+def subject(result: PlanResult) -> str:
+    """Return what was measured, in a line."""
+    records = result.setup.records
+    names = {"calibrated": records["text"], "checked": records["check"]}
+    texts = [f", {what} on {text.source}" for what, text in names.items() if text is not None]
+    return f"{result.setup.model.name}{''.join(texts)}"
+
+
+def headline(result: PlanResult) -> str:
+    """Return what is kept, what it costs, whether the plan is worth it, and what is best."""
+    data, plan = PlanData(result.data), result.plan
     sentence = (
-        f"The plan keeps {100 * ratio:.3g}% of the tokens: {kept_per_head(budgets)} of {prefix:,} "
-        "per key head. "
+        f"The plan keeps {100 * plan.ratio:.3g}% of the tokens: {kept_per_head(result)} of "
+        f"{plan.prefix:,} per key head. "
     )
-    if check is None:
+    if not result.checked:
         return sentence + (
-            f"Predicted {predicted.unit}: {between(predicted.effect, predicted.interval)}"
-            f", with uniform budgets {two_digits(predicted.uniform_effect)}. Not checked: give "
-            "held-out text with --check."
+            f"Predicted KL in nats per token: {between(*number(data.predicted_kl))}, with uniform "
+            f"budgets {two_digits(float(data.predicted_uniform_kl))}. Not checked: give held-out "
+            "text with --check."
         )
-    planned, uniform = (check.measures[name].kl for name in ("planned", "uniform"))
+    planned, uniform = (number(data.kl.sel(configuration=name)) for name in ("planned", "uniform"))
     return sentence + (
-        f"On {counted(check.passages, 'held-out passage')} of this text mean KL to dense is "
-        f"{between(planned.mean, planned.interval)} with the plan and "
-        f"{between(uniform.mean, uniform.interval)} with uniform budgets. "
-        f"{verdict_sentence(check)} {advice(check)}{task_sentence(check)}"
+        f"On {_passages(result)} mean KL to dense is {between(*planned)} with the plan and "
+        f"{between(*uniform)} with uniform budgets. {verdict_sentence(result)} "
+        f"{advice(result)}{task_sentence(result)}"
     )
 
 
-def kept_per_head(budgets: Sequence[Sequence[int]]) -> str:
-    """The range of budgets, or the one that all have."""
-    smallest, largest = min(min(row) for row in budgets), max(max(row) for row in budgets)
-    return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"
+def kept_per_head(result: PlanResult) -> str:
+    """Return the range of budgets, or the one that all have."""
+    tokens = result.plan.tokens
+    low, high = tokens.min(), tokens.max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def verdict_sentence(check: Check) -> str:
-    """The verdict on the plan against uniform budgets.
+def _passages(result: PlanResult) -> str:
+    return counted(result.setup.settings.check_passages, "held-out passage") + " of this text"
+
+
+def verdict_sentence(result: PlanResult) -> str:
+    """Return the verdict on the plan against uniform budgets.
 
     Its interval is over passages, so that it speaks about the text of the check alone.
     """
-    ratio, passages = check.ratios["uniform"], counted(check.passages, "passage")
-    if check.verdict == "better":
+    data, count = PlanData(result.data), result.setup.settings.check_passages
+    ratio = number(data.over_planned.sel(configuration="uniform"))
+    if result.verdict == "better":
         return (
             f"The plan beats uniform budgets on this text: it is {_times(ratio)} closer to dense, "
             f"by the {STATISTIC}."
         )
-    if check.verdict == "worse":
+    if result.verdict == "worse":
         return (
             "The plan does NOT beat uniform budgets on this text: it is "
             f"{_times(inverse(ratio))} farther from dense, by the {STATISTIC}."
         )
     sentence = (
-        f"Undecided with {passages} whether the plan is better than uniform budgets on this "
-        f"text: it is {_times(ratio)} closer to dense by the {STATISTIC}"
+        f"Undecided with {counted(count, 'passage')} whether the plan is better than uniform "
+        f"budgets on this text: it is {_times(ratio)} closer to dense by the {STATISTIC}"
     )
-    needed = check.passages_needed
-    if needed is not None:
+    needed = float(data.passages_needed)
+    if needed == needed:
         return (
-            f"{sentence}. {needed - check.passages:,} more passages ({needed:,} in all) would "
+            f"{sentence}. {needed - count:,.0f} more passages ({needed:,.0f} in all) would "
             "probably decide (in 4 of 5 cases, if ratio and spread stay as they are)."
         )
-    if ratio.interval is None:
+    if ratio[1] is None:
         return f"{sentence}, but one passage has no interval. Check on more passages."
     return f"{sentence}; no reasonable number of passages would decide."
 
 
-def advice(check: Check) -> str:
-    """What is closest to dense of all that was measured, as a sentence."""
-    best = check.best
+def advice(result: PlanResult) -> str:
+    """Return what is closest to dense of all that was measured, as a sentence."""
+    data, best = PlanData(result.data), result.best
     called = {"planned": "the plan", "uniform": "uniform budgets"}
     names = [called.get(name) or name_of(name) for name in best]
+    others = [name for name in data.kl["configuration"].values.tolist() if name != "dense"]
     if len(best) > 1:
-        listed, passages = f"{', '.join(names[:-1])} and {names[-1]}", check.passages
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
         sentence = (
             f"{listed[0].upper()}{listed[1:]} cannot be told apart with "
-            f"{counted(passages, 'passage')}"
+            f"{counted(result.setup.settings.check_passages, 'passage')}"
         )
-        if len(best) == len(check.over_best) + 1:
+        if len(best) == len(others):
             return f"{sentence}."
         return f"{sentence}; all others are farther from dense than {names[0]}."
-    if best[0] == "planned":
-        if len(check.ratios) == 1:  # uniform budgets, of which the verdict speaks
-            return "Use the plan."
-        nearest = min(check.ratios, key=lambda name: check.ratios[name].mean)
+    if best[0] != "planned":
+        ratio = number(data.over_best.sel(configuration="planned"))
         return (
-            "Use the plan: it is closer to dense than everything else that was measured, "
-            f"{_times(check.ratios[nearest])} closer than "
-            f"{called.get(nearest) or name_of(nearest)}, the best of all others."
+            f"Use {names[0]}: closer to dense than everything else that was measured, "
+            f"{_times(ratio)} closer than the plan."
         )
+    if len(others) == 2:  # uniform budgets, of which the verdict speaks
+        return "Use the plan."
+    over = data.over_planned.sel(configuration=others)
+    nearest = others[int(over.sel(bound="value").argmin("configuration"))]
     return (
-        f"Use {names[0]}: closer to dense than everything else that was measured, "
-        f"{_times(check.over_best['planned'])} closer than the plan."
+        "Use the plan: it is closer to dense than everything else that was measured, "
+        f"{_times(number(over.sel(configuration=nearest)))} closer than "
+        f"{called.get(nearest) or name_of(nearest)}, the best of all others."
     )
 
 
-def task_sentence(check: Check) -> str:
-    """What became of questions about texts; nothing if there were none."""
-    if not check.tasks:
+def totals(result: PlanResult) -> Mapping[str, float]:
+    """Return the share of right answers in all by configuration; nothing without totals."""
+    data = PlanData(result.data)
+    if not data.dense_can.any():
+        return {}
+    right = data.score.sel(task=ALL, bound="value")
+    return dict(zip(right["configuration"].values.tolist(), right.values.tolist(), strict=True))
+
+
+def task_sentence(result: PlanResult) -> str:
+    """Return what became of questions about texts; nothing if there were none."""
+    data = PlanData(result.data)
+    if not data.items.size:
         return ""
-    if not check.totals:
+    score = dict(totals(result))
+    if not score:
         return " Questions about texts say nothing: the dense model itself fails them."
-    left_out = ""
-    if check.dense_cannot:
-        left_out = f" (left out, the dense model itself fails: {', '.join(check.dense_cannot)})"
-    dense, planned = check.totals["dense"], check.totals["planned"]
-    others = {n: own.score for n, own in check.totals.items() if n not in ("dense", "planned")}
-    best = max(others, key=others.__getitem__)
+    failed = data.items["task"].values[~data.dense_can.values].tolist()
+    left_out = f" (left out, the dense model itself fails: {', '.join(failed)})" if failed else ""
+    dense, planned = score.pop("dense"), score.pop("planned")
+    best = max(score, key=score.__getitem__)
     called = "uniform budgets" if best == "uniform" else name_of(best)
     return (
-        f" Questions about texts: {planned.score:.0%} right with the plan, {dense.score:.0%} "
-        f"dense, of {planned.n}{left_out}; {called} {others[best]:.0%}."
+        f" Questions about texts: {planned:.0%} right with the plan, {dense:.0%} dense, of "
+        f"{int(data.items.sel(task=ALL))}{left_out}; {called} {score[best]:.0%}."
     )
 
 
-def inverse(ratio: Mean) -> Mean:
-    """The ratio the other way round."""
-    ends = ratio.interval
-    return Mean(mean=1 / ratio.mean, interval=None if ends is None else (1 / ends[1], 1 / ends[0]))
+def inverse(ratio: Number) -> Number:
+    """Return the ratio the other way round."""
+    value, ends = ratio
+    return 1 / value, None if ends is None else (1 / ends[1], 1 / ends[0])
 
 
-def _times(ratio: Mean) -> str:
+def _times(ratio: Number) -> str:
     """A ratio in two digits; in three where two would hide on which side of 1 an end lies."""
-    low, high = ratio.interval or (ratio.mean, ratio.mean)
+    value, ends = ratio
+    low, high = ends or (value, value)
     close = any(float(f"{end:.2g}") == 1 != end for end in (low, high))
-    value, first, last = (
+    middle, first, last = (
         # in plain digits: 120, not 1.2e+02
-        f"{number:.3g}" if close and number < 100 else f"{float(f'{number:.2g}'):,.12g}"
-        for number in (ratio.mean, low, high)
+        f"{x:.3g}" if close and x < 100 else f"{float(f'{x:.2g}'):,.12g}"
+        for x in (value, low, high)
     )
-    return f"{value} times" if ratio.interval is None else f"{value} ({first} to {last}) times"
+    return f"{middle} times" if ends is None else f"{middle} ({first} to {last}) times"
 
 
-# The result in a terminal.
-
-#: Key heads that the table shows unless all are asked for.
-SHOWN = 12
-TITLES = {
-    "kl": "KL",
-    "top1": "top-1",
-    "perplexity_ratio": "perplexity",
-    "error": "outputs",
-}
-
-
-def print_result(plan: Plan, console: PlainConsole, everything: bool = False) -> None:
-    """Print the check, and the budgets."""
-    if plan.check is not None:
-        _print_check(console, plan.check)
-    frame = plan.table().sort_values("tokens", ascending=False, kind="stable")
-    rows = frame if everything else frame.head(SHOWN)
-    title = f"The {len(rows)} key heads that keep most tokens"
-    if len(rows) == len(frame):
-        title = "All key heads"
-    elif frame["tokens"].nunique() == 1:
-        title = f"{len(rows)} of {len(frame)} key heads, which all keep the same number of tokens"
-    table = PlainTable(title)
-    powers = ["power"] if "power" in frame else []
-    for name in ("key head", "tokens", "share", *powers, "predicted error"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows.to_dict("records"):
-        table.add_row(
-            f"{row['layer']:.0f}.{row['key_head']:.0f}",
-            f"{row['tokens']:,.0f}",
-            f"{row['ratio']:.1%}",
-            *(f"{row[name]:g}" for name in powers),
-            f"{row['predicted_error']:.1%}",
-        )
-    console.print(table)
-    if len(rows) == len(frame):
-        return
-    least = rows["tokens"].iloc[-1]
-    fewer = int((frame["tokens"] < least).sum())
-    same = len(frame) - len(rows) - fewer
-    others = f"{same} more keep as many tokens as the last of these"
-    if not same:
-        others = f"{fewer} more keep fewer tokens"
-    elif fewer:
-        others = f"{others}, {fewer} keep fewer"
-    console.say(f"{others}; --all shows them.")
-
-
-def _print_check(console: PlainConsole, check: Check) -> None:
-    table = PlainTable(
-        f"The same number of tokens in all, {check.passages} held-out passages of this text",
-        least=("outputs", "top-1"),
+def notes(result: PlanResult) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    data, said = PlanData(result.data), list[str]()
+    if not result.checked:
+        return said
+    planned, dense = float(data.planned_bytes), float(data.dense_bytes)
+    said.append(
+        f"The cache takes {byte_count(planned)} instead of {byte_count(dense)} "
+        f"({planned / dense:.1%}), weights of the sample included."
     )
-    table.add_column("", no_wrap=True)
-    for name in (*TITLES.values(), "over planned"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, measures in check.configurations.items():
-        cells = []
-        for measure in TITLES:
-            mean: Mean = getattr(measures, measure)
-            cell = f"{mean.mean:.3g}"
-            if mean.interval is not None and mean.interval[0] != mean.interval[1]:
-                cell = with_interval(mean.mean, mean.interval)
-            cells.append(cell)
-        ratio = ""
-        if name != "planned":
-            ratio = two_digits(check.ratios[name].mean)
-            low, high = map(two_digits, check.ratios[name].interval or (0.0, 0.0))
-            ratio += "" if check.ratios[name].interval is None else f" ({low}, {high})"
-        table.add_row(name, *cells, ratio)
-    console.print(table)
-    if check.tasks:
-        items = next(iter(check.tasks.values()))["dense"].n
-        table = PlainTable(f"Right answers to questions about texts, {items} items of each task")
-        table.add_column("", no_wrap=True)
-        columns = check.tasks | {"all": check.totals}
-        for task in columns:
-            table.add_column(task, justify="right", no_wrap=True)
-        for name in ("dense", *check.configurations):
-            cells = []
-            for task, scores in columns.items():
-                cell = ""
-                if task in check.dense_cannot and name == "dense":
-                    cell = "dense cannot"
-                elif name in scores:
-                    cell = f"{scores[name].score:.0%} ({scores[name].log_probability:.2f})"
-                cells.append(cell)
-            table.add_row(name, *cells)
-        console.print(table)
-        console.explain(
-            "Exact matches; in brackets the log-probability of the right answer, in nats per "
-            "token. all: without tasks that the dense model itself fails."
+    within, median = float(data.within_factor), float(data.median_ratio)
+    if within == within:
+        said.append(
+            f"Predicted head errors: {within:.0%} came true within a factor of {FACTOR:g}; the "
+            f"median realised error is {median:.2f} times the predicted one."
         )
-    if check.cache is not None:
-        planned, dense = check.cache.planned, check.cache.dense
-        console.say(
-            f"The cache takes {byte_count(planned)} instead of {byte_count(dense)} "
-            f"({planned / dense:.1%}), weights of the sample included."
-        )
-    heads = check.heads
-    if heads.within_factor is not None:
-        console.say(
-            f"Predicted head errors: {heads.within_factor:.0%} came true within a factor of "
-            f"{heads.factor:g}; the median realised error is {heads.median_ratio:.2f} times the "
-            "predicted one."
-        )
-    console.explain(
-        "KL: from the dense next-token distribution, nats; top-1: same most likely token; "
-        "perplexity: over that of the dense model; outputs: relative error of attention outputs; "
-        f"over planned: {STATISTIC} of the ratio of KL, with interval. In brackets half the width "
-        "of the 95% interval (last digits), or its ends. Intervals are over passages, and say "
-        "nothing about other texts."
-    )
+    return said
 
 
-# The result on a page of a report: what is kept, what that costs, and a table of key heads.
-
-KEY_HEAD = "key head"
-
-
-def summary(plan: Plan, name: str) -> Summary:
-    """Say what was planned and what matters of it; ``name`` is that of the run."""
-    study, check = plan.study, plan.check
-    text = study.check
-    checked = f", checked on {text.source}" if isinstance(text, TextRecord) else ""
-    subject = f"{plan.model.name}, calibrated on {study.text_record.source}{checked}"
-    predicted = plan.predicted
-    cards = [
-        Card(
-            f"{plan.total.ratio:.1%}",
-            "of the tokens are kept",
-            f"{plan.total.tokens:,} in all key heads",
-        ),
-        Card(kept_per_head(plan.budgets), "tokens per key head", f"of a prefix of {plan.prefix:,}"),
-        Card(shown(predicted.effect), f"predicted {predicted.unit}", _interval(predicted.interval)),
+def cards(result: PlanResult) -> list[Card]:
+    """Return the numbers that matter: what is kept, and what that costs."""
+    data, plan = PlanData(result.data), result.plan
+    kept = int(plan.tokens[plan.reduced].sum())
+    out = [
+        Card(f"{plan.ratio:.1%}", "of the tokens are kept", f"{kept:,} in all key heads"),
+        Card(kept_per_head(result), "tokens per key head", f"of a prefix of {plan.prefix:,}"),
     ]
-    if check is not None:
-        kl, ratio = check.measures["planned"].kl, check.ratios["uniform"]
-        if check.cache is not None:
-            planned, dense = check.cache.planned, check.cache.dense
-            label = f"for the cache instead of {byte_count(dense)}"
-            cards.append(Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"))
-        title = "measured KL to dense (nats per token)"
-        cards.append(Card(shown(kl.mean), title, _interval(kl.interval)))
-        if check.verdict == "undecided":
-            note = f"ratio {two_digits(ratio.mean)} ({STATISTIC} of this text), "
-            title = "whether the plan or uniform budgets are closer to dense"
-            cards.append(Card("undecided", title, note + _interval(ratio.interval, "s2")))
-        else:
-            where = "closer to"
-            if check.verdict == "worse":
-                where, ratio = "farther from", inverse(ratio)
-            note = f"{STATISTIC} of this text, {_interval(ratio.interval, 's2')}"
-            title = f"{where} dense than uniform budgets"
-            cards.append(Card(f"{two_digits(ratio.mean)}×", title, note))
-        best = [name_of(name) for name in check.best]
-        if len(best) == 1:
-            title = "closest to dense of all that was measured"
-            cards.append(Card(best[0], title, "beyond the paired intervals"))
-        else:
-            title = "methods cannot be told apart as the closest to dense"
-            note = f"with {counted(check.passages, 'passage')}: {', '.join(best)}"
-            cards.append(Card(f"{len(best)} of {len(check.configurations)}", title, note))
-        if check.totals:
-            right, exact = check.totals["planned"], check.totals["dense"]
-            note = f"dense {exact.score:.0%}; {counted(right.n, 'question')}"
-            title = "of questions about texts answered right"
-            cards.append(Card(f"{right.score:.0%}", title, note))
-    savings = read_savings(plan.folder)
-    if savings is not None:
-        before, after = savings.dense, savings.planned
-        where = f"measured by esscher generate --compare, prompt of {savings.tokens:,} tokens"
-        if before.tokens_per_second and after.tokens_per_second:
-            label = f"tokens per second instead of {shown(before.tokens_per_second)}"
-            cards.append(Card(shown(after.tokens_per_second), label, where))
-        if before.peak_memory and after.peak_memory:
-            less = before.peak_memory - after.peak_memory
-            if abs(less) > NOISE:
-                more = "less" if less > 0 else "more"
-                cards.append(Card(byte_count(abs(less)), f"{more} memory at the peak", where))
-    heads = key_heads(plan).rename(columns={KEY_HEAD: "head"})
-    power = Column("power", "power of scores", "d2", help="tokens are drawn with score^power")
-    realised = Column("realised_error", "realised error", "s3", help="the same on held-out text")
-    columns = [
-        Column("layer", "layer", "n0"),
-        Column("head", KEY_HEAD, "n0"),
-        Column("tokens", "tokens kept", "n0"),
-        Column("ratio", "of the prefix", "p1"),
-        *([power] if "power" in heads else []),
-        Column(
-            "predicted_error",
-            "predicted error",
-            "s3",
-            help="relative output error of the worst query head of the group",
+    if data.predicted_kl.notnull().any():
+        out.append(_estimate(number(data.predicted_kl), "predicted KL in nats per token"))
+    return [*out, *(_checked(result) if result.checked else ())]
+
+
+def _checked(result: PlanResult) -> list[Card]:
+    """Numbers of the check."""
+    data = PlanData(result.data)
+    planned, dense = float(data.planned_bytes), float(data.dense_bytes)
+    label = f"for the cache instead of {byte_count(dense)}"
+    out = [
+        Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"),
+        _estimate(
+            number(data.kl.sel(configuration="planned")),
+            "measured KL to dense (nats per token)",
         ),
-        *([realised] if check is not None else []),
     ]
-    table = Table(
-        title="All key heads",
-        name=f"{name}-budgets",
-        columns=columns,
-        data=data_of(heads),
-        caption="The CSV file has the same table; the plan itself is plan.json in the run's "
-        "directory.",
-        sort=("tokens", True),
-    )
-    return Summary("Token budgets", subject, cards, [table])
+    ratio = number(data.over_planned.sel(configuration="uniform"))
+    if result.verdict == "undecided":
+        note = f"ratio {two_digits(ratio[0])} ({STATISTIC} of this text), "
+        label = "whether the plan or uniform budgets are closer to dense"
+        out.append(Card("undecided", label, note + _interval(ratio, "s2")))
+    else:
+        where = "closer to"
+        if result.verdict == "worse":
+            where, ratio = "farther from", inverse(ratio)
+        note = f"{STATISTIC} of this text, {_interval(ratio, 's2')}"
+        out.append(Card(f"{two_digits(ratio[0])}×", f"{where} dense than uniform budgets", note))
+    best = [name_of(name) for name in result.best]
+    if len(best) == 1:
+        label = "closest to dense of all that was measured"
+        out.append(Card(best[0], label, "beyond the paired intervals"))
+    else:
+        label = "methods cannot be told apart as the closest to dense"
+        passages = counted(result.setup.settings.check_passages, "passage")
+        of = data.kl.sizes["configuration"] - 1
+        out.append(Card(f"{len(best)} of {of}", label, f"with {passages}: {', '.join(best)}"))
+    if score := totals(result):
+        questions = counted(int(data.items.sel(task=ALL)), "question")
+        label = "of questions about texts answered right"
+        out.append(
+            Card(f"{score['planned']:.0%}", label, f"dense {score['dense']:.0%}; {questions}")
+        )
+    return out
 
 
-def _interval(interval: Sequence[float] | None, how: str = "s3") -> str:
-    if interval is None:
+def _estimate(estimate: Number, label: str) -> Card:
+    return Card(shown(estimate[0]), label, _interval(estimate))
+
+
+def _interval(estimate: Number, how: str = "s3") -> str:
+    ends = estimate[1]
+    if ends is None:
         return "no interval"
-    return f"95% interval {shown(interval[0], how)} to {shown(interval[1], how)}"
-
-
-def key_heads(plan: Plan) -> Any:
-    """Return the table of key heads, after a check with the realised error of the worst head."""
-    table = plan.table().rename(columns={"key_head": KEY_HEAD})
-    if plan.check is not None:
-        table["realised_error"] = grouped(plan, plan.check.heads.realised).max(axis=1)
-    return table
-
-
-def grouped(plan: Plan, errors: Sequence[Sequence[float]]) -> Any:
-    """Errors of heads, [key heads of all layers, query heads of the group]."""
-    return np.asarray(errors).reshape(plan.token_budgets.tokens.size, -1)
+    return f"95% interval {shown(ends[0], how)} to {shown(ends[1], how)}"

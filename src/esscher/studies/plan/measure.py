@@ -1,0 +1,350 @@
+"""What is computed: calibration passages, budgets from them, and the check on unseen passages.
+
+A passage is a cell, and so is an item of a task. The check needs the budgets, so that its cells
+come after all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from msgspec import structs
+from numpy.typing import NDArray
+
+from esscher.core.errors import InputError
+from esscher.core.options import AtMost
+from esscher.core.streams import random_stream
+from esscher.core.variables import joined
+from esscher.engine.cache.cache import check_reducible
+from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.published import rule_named
+from esscher.engine.models.choice import AnyModel, opened_model
+from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.reading import PassageReader, check_supported
+from esscher.engine.text.packing import Passage, cut_again, first_passages
+from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
+from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.folder import Run
+from esscher.runs.study import Setup
+from esscher.studies.plan.check import (
+    HAYSTACKS,
+    item_cell,
+    passage_cell,
+    root_mean_square,
+    set_check,
+)
+from esscher.studies.plan.effects import (
+    SELECTIONS,
+    PassageEffects,
+    average_effects,
+    budget_grid,
+    measure_effects,
+    read_passage,
+)
+from esscher.studies.plan.predict import (
+    Budgets,
+    Predicted,
+    plan_tolerance,
+    plan_total,
+    plan_uniform,
+)
+from esscher.studies.plan.study import (
+    ALL,
+    BASE,
+    CalibrationCell,
+    PassageCell,
+    PlanData,
+    PlanSettings,
+    PlanStudy,
+)
+
+#: Bytes of keys and values of calibration passages that are held until there is a plan: each is
+#: read twice, before there is one and under it, and reading takes as long as everything else.
+HELD_BYTES = 2**29
+#: Passages that were read, by the name of their next cell.
+ReadPassages: TypeAlias = dict[str, tuple[ObservedPrompt, PassageReader]]
+
+
+def read_texts(
+    study: PlanStudy,
+    settings: PlanSettings,
+    loaded: LoadedModel,
+    model: AnyModel,
+    executor: CellExecutor,
+) -> PlanWork:
+    """Take passages from the beginnings of the texts, and hide what tasks ask for."""
+    check_supported(loaded)
+    check_reducible(loaded)
+    texts, length = {}, settings.length
+    if study.plan is None:
+        wanted = AtMost.unless(study.passages, max(1, settings.prose))
+        texts["text"] = first_passages(loaded, study.text, wanted, length, study.column)
+    if study.check is not None:
+        count = settings.check_passages
+        texts["check"] = first_passages(loaded, study.check, count, length, study.column)
+    # the shorter text decides where defaults ask for more than it has
+    shorter = min(texts.values(), key=lambda text: text.context)
+    queries = int(settings.query_count)
+    if shorter.context < length:
+        for name, count in (("text", settings.prose or 1), ("check", settings.check_passages)):
+            if name in texts:
+                texts[name] = cut_again(loaded, texts[name], count, shorter.context)
+        if isinstance(settings.query_count, AtMost):
+            queries = min(queries, max(1, shorter.context // 4))
+    unseen = texts["check"].passages if "check" in texts else ()
+    values = {
+        "prefix": shorter.context - queries,
+        "query_count": queries,
+        "check_passages": len(unseen) or None,
+    }
+    settings = study.fitted(shorter, loaded.outline, **values)
+    prose = texts["text"].passages if settings.passages else ()
+    while isinstance(settings.passages, AtMost) and settings.prose > len(prose):
+        values["passages"] = AtMost(settings.passages - 1)
+        settings = study.fitted(shorter, loaded.outline, **values)
+    if settings.prose > len(prose):
+        raise InputError(
+            f"{texts['text'].source!r} has only {len(prose)} passages of {shorter.context} tokens, "
+            f"but {settings.prose} are asked for; give more text, a prefix, or ask for fewer"
+        )
+    settings = structs.replace(
+        settings, passages=int(settings.passages), retrieval=int(settings.retrieval)
+    )
+    calibration = list(prose) if settings.prose else []
+    # retrieval passages end with questions about themselves: in the text, and in noise, in turn
+    for i in range(settings.retrieval):
+        haystack: Any = "noise" if i % 2 else np.concatenate([p.ids for p in prose])
+        calibration.append(
+            calibration_item(
+                loaded,
+                i,
+                settings.prefix,
+                settings.query_count,
+                seed=settings.seed,
+                haystack=haystack,
+            )
+        )
+    items: dict[str, TaskItem] = {}
+    for task in settings.tasks:
+        for i, name in enumerate(settings.cells(task)):
+            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else "noise"
+            (items[name],) = task_items(
+                loaded, task, 1, settings.prefix, seed=settings.seed, haystack=haystack, first=i
+            )
+    records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
+    setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})
+    return PlanWork(setup, model, calibration, unseen, items, executor)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanWork:
+    """A plan, ready to be made: see :class:`esscher.runs.study.Work`."""
+
+    setup: Setup[PlanSettings]
+    model: AnyModel
+    calibration: Sequence[Passage]
+    unseen: Sequence[Passage]
+    items: Mapping[str, TaskItem]
+    executor: CellExecutor
+
+    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield calibration passages, then those of the check and the items of tasks."""
+        settings, model = self.setup.settings, self.model
+        held: ReadPassages | None = None if self.executor.remote else {}
+        names = settings.cells("calibration")
+        yield {
+            name: Task(name, _calibration_cell, (model, passage, i, settings, held))
+            for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
+        }
+        if not run.missing(PlanStudy.cells(self.setup)):
+            return
+        cells = [cell for name in names if (cell := run.read(name)) is not None]
+        budgets = self.executor.share(choose_budgets(self.setup, cells).budgets)
+        yield {
+            name: Task(name, _passage_cell, (model, name, passage, budgets, settings, held))
+            for kind, passages in (("trial", self.calibration), ("check", self.unseen))
+            for name, passage in zip(settings.cells(kind), passages, strict=True)
+        } | {
+            name: Task(name, _item_cell, (model, item, budgets, settings))
+            for name, item in self.items.items()
+        }
+
+
+def _calibration_cell(
+    model: AnyModel, passage: Passage, i: int, settings: PlanSettings, held: ReadPassages | None
+) -> xr.Dataset:
+    with opened_model(model) as loaded:
+        prefix, keeping, shape = settings.prefix, settings.keeping, loaded.shape
+        # nothing is fitted before there is a plan
+        fits = held is not None
+        read = read_passage(loaded, passage, prefix, keeping, settings.score, fits=fits)
+        bits = random_stream(settings.seed, "plan gradients", i).integers(2**62)
+        generator = torch.Generator().manual_seed(int(bits))
+        sizes = budget_grid(prefix, keeping.count)
+        effects = measure_effects(*read, sizes, generator)
+    if held is not None:
+        taken = sum(other.nbytes for other, _ in held.values())
+        if taken + read[0].nbytes <= HELD_BYTES:
+            held[f"trial-{i}"] = read
+    data = CalibrationCell.new(**_axes(shape), selection=SELECTIONS, budget=sizes)
+    grouped = (shape.layers, shape.key_heads, -1)
+    data.effect = effects.effect
+    data.square = effects.square.reshape(*grouped, *effects.square.shape[2:])
+    data.norm = effects.norm.reshape(grouped)
+    data.sliding = np.isin(range(shape.layers), effects.sliding)
+    return data.dataset
+
+
+def _passage_cell(
+    model: AnyModel,
+    name: str,
+    passage: Passage,
+    budgets: Mapping[str, Budgets],
+    settings: PlanSettings,
+    held: ReadPassages | None,
+) -> xr.Dataset:
+    rules = [rule_named(rule) for rule in settings.against if name.startswith("check")]
+    with opened_model(model) as loaded:
+        read = held.pop(name, None) if held else None
+        prefix, keeping = settings.prefix, settings.keeping
+        read = read or read_passage(loaded, passage, prefix, keeping, settings.score, rules)
+        return passage_cell(*read, budgets, rules, settings.seed)
+
+
+def _item_cell(
+    model: AnyModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
+) -> xr.Dataset:
+    with opened_model(model) as loaded:
+        return item_cell(loaded, item, budgets, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Budgets that were chosen, and the effects by which they were.
+
+    Attributes
+    ----------
+    budgets
+        The plan, and equal budgets with as many tokens in all, of the whole model.
+    layers
+        Layers that are reduced: those without a sliding window.
+    effects
+        Mean over passages, of these layers; None if the plan was given.
+    planned, uniform
+        What is predicted.
+    """
+
+    budgets: dict[str, Budgets]
+    layers: NDArray[np.int64]
+    effects: PassageEffects | None = None
+    planned: Predicted | None = None
+    uniform: Predicted | None = None
+
+
+def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> Chosen:
+    """Choose budgets from the calibration passages, or take those of a plan that exists."""
+    settings, model, plan = setup.settings, setup.model, setup.records["plan"]
+    if plan is not None:
+        given = Budgets(plan.tokens, np.array(plan.powers), plan.selection)
+        equal = np.full_like(given.tokens, plan.prefix)
+        equal[plan.reduced] = int(given.tokens[plan.reduced].mean())
+        budgets = {"planned": given, "uniform": given._replace(tokens=equal)}
+        return Chosen(budgets, np.array(plan.reduced))
+    sizes = budget_grid(settings.prefix, settings.keeping.count)
+    stored = [CalibrationCell(cell) for cell in cells]
+    layers = np.flatnonzero(~stored[0].sliding.values)
+    parts = []
+    for cell in stored:
+        square, shape = cell.square.values, (model.layers, model.heads)
+        effects = PassageEffects(
+            cell.effect.values,
+            square.reshape(*shape, *square.shape[3:]),
+            cell.norm.values.reshape(shape),
+        )
+        parts.append(effects.chosen(layers, settings.selection))
+    if settings.tolerance is not None:
+        planned = plan_tolerance(parts, sizes, settings.tolerance)
+    else:
+        assert settings.budget is not None
+        total = int(settings.budget * settings.prefix) * len(layers) * model.key_heads
+        planned = plan_total(parts, sizes, total)
+    # what rounding leaves over is part of the plan, so uniform budgets may have it as well
+    uniform = plan_uniform(parts, sizes, int(planned.tokens.mean()))
+    budgets = {
+        name: each.budgets(layers, model.layers, settings.prefix, settings.selection)
+        for name, each in (("planned", planned), ("uniform", uniform))
+    }
+    return Chosen(budgets, layers, average_effects(parts), planned, uniform)
+
+
+def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:
+    """Choose budgets, and say what they cost."""
+    settings, model = setup.settings, setup.model
+    stored = {
+        kind: [cells[name] for name in settings.cells(kind)]
+        for kind in ("calibration", "trial", "check", *settings.tasks)
+    }
+    chosen = choose_budgets(setup, stored.pop("calibration"))
+    trials, unseen = stored.pop("trial"), stored.pop("check")
+    data = PlanData.new(
+        **_axes(model),
+        budget=budget_grid(settings.prefix, settings.keeping.count) if trials else (),
+        configuration=(*BASE, *settings.against) if unseen else (),
+        passage=range(len(unseen)),
+        task=(*stored, ALL) if stored else (),
+        haystack=HAYSTACKS,
+    )
+    data.tokens, data.power, _ = chosen.budgets["planned"]
+    data.uniform_power = chosen.budgets["uniform"].powers
+    data.sliding = ~np.isin(range(model.layers), chosen.layers)
+    if trials:
+        _set_prediction(data, settings, chosen, PassageCell(joined(trials, "passage")))
+    data.fill("predicted_error")
+    if unseen:
+        set_check(data, unseen, stored)
+    data.fill()
+    return data
+
+
+def _axes(shape: Any) -> dict[str, range]:
+    """Labels of layers, key heads, and the query heads of a group."""
+    group = shape.heads // shape.key_heads
+    return {"layer": range(shape.layers), "key_head": range(shape.key_heads), "query": range(group)}
+
+
+def _set_prediction(
+    data: PlanData, settings: PlanSettings, chosen: Chosen, trials: PassageCell
+) -> None:
+    """Set what the plan is predicted to cost, from what it did to its calibration passages."""
+    planned, uniform, mean = chosen.planned, chosen.uniform, chosen.effects
+    assert planned is not None
+    assert uniform is not None
+    assert mean is not None
+    prose = np.arange(settings.passages) < settings.prose
+    kl = {
+        name: np.ascontiguousarray(trials.kl.sel(configuration=name).values)
+        for name in chosen.budgets
+    }
+    effect, interval, retrieval = planned.cost(kl["planned"], prose)
+    data.predicted_kl = [effect, *(interval or (None, None))]
+    data.predicted_uniform_kl = uniform.cost(kl["uniform"], prose)[0]
+    data.predicted_retrieval_kl, data.price, data.gap = retrieval, planned.price, planned.gap
+    data.predicted_error = root_mean_square(trials.realised_error)
+    # by the tokens that a key head keeps, selected as in the plan
+    relative = np.sqrt(mean.square / mean.norm[..., None, None])
+    layers, key_heads = mean.effect.shape[:2]
+    relative = relative.reshape(layers, key_heads, -1, *relative.shape[2:])
+    ways = planned.ways[..., None, None]
+    by_budget = {
+        "budget_effect": np.take_along_axis(mean.effect, ways, axis=2)[:, :, 0],
+        "budget_error": np.take_along_axis(relative, ways[..., None], axis=3)[:, :, :, 0],
+    }
+    for name, values in by_budget.items():
+        whole = np.full((data.tokens.sizes["layer"], *values.shape[1:]), np.nan)
+        whole[chosen.layers] = values
+        setattr(data, name, whole)
