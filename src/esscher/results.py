@@ -1,13 +1,11 @@
 """Types of results: what studies return, and what :func:`esscher.load` reads."""
 
 from esscher.runs.old_result import Result
-from esscher.studies.deep import Deep
 from esscher.studies.plan import Plan, PlanResult
 from esscher.studies.probe import Probe
 from esscher.studies.sweep import Sweep
 
 __all__ = [
-    "Deep",
     "Plan",
     "PlanResult",
     "Probe",

@@ -47,7 +47,8 @@ def test_a_text_shorter_than_a_passage(name, tmp_path):
 
 
 def test_a_number_of_passages_that_was_given_is_kept():
-    assert esscher.deep(model(), text(600), passages=3, terciles="none").study.context == 201
+    result = esscher.deep(model(), text(600), passages=3, terciles="none")
+    assert result.setup.settings.context == 201
 
 
 def test_a_plan_takes_the_length_of_the_shorter_text():

@@ -64,6 +64,10 @@ AXES: dict[str, tuple[Kind, str]] = {
     "budget": ("i", "keys r"),
     "size": ("i", "n"),
     "replicate": ("i", "replicate"),
+    "curve": ("U", "curve"),
+    "sampled": ("U", "sampled"),
+    "draw": ("i", "draw"),
+    "entry": ("i", "entry"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -293,6 +297,12 @@ def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[flo
 def estimate(number: Estimate | Any) -> list[float]:
     """Return the same of a record."""
     return bounds(number.value, number.interval)
+
+
+def with_ends(array: xr.DataArray) -> tuple[float, tuple[float, float]]:
+    """Return the number along ``bound`` and the ends of its interval; NaN if it is not there."""
+    value, low, high = array.values.tolist()
+    return value, (low, high)
 
 
 def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:

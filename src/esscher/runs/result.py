@@ -124,11 +124,12 @@ class Result(Generic[S]):
 
         return part_of(self.study, "view")
 
-    @property
+    @cached_property
     def views(self) -> list[TableView]:
-        """The tables of such results: those whose rows this one has."""
+        """The tables of such results: those whose rows and variables this one has."""
         sizes = self.data.sizes
-        return [view for view in self.view.TABLES if all(sizes.get(axis) for axis in view.rows)]
+        views = [view for view in self.view.TABLES if all(map(sizes.get, view.rows))]
+        return [view for view in views if view.there(view.data(self))]
 
     @property
     def drawings(self) -> Sequence[Any]:
@@ -425,8 +426,10 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
             return study.result(study, setup, data, run.folder)
     data = xr.Dataset()
     if cells:
-        data = study.combine(setup, cells).dataset
-        data = check(data, study.data, study.name())
+        try:
+            data = check(study.combine(setup, cells).dataset, study.data, study.name())
+        except NotFinished:
+            cells, attributes["cells"] = {}, "[]"
     data = data.assign_attrs(attributes)
     if write and cells:
         write_atomically(path, to_bytes(data))

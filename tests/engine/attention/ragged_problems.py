@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from esscher.engine.attention.coded import Codes, encode
 from esscher.engine.attention.ragged import Segments, ragged_attention
 
 #: Rounding of one operation in float32, relative.
@@ -46,9 +47,13 @@ def problem(
     strength=1.0,
     dtype=torch.float32,
     seed=0,
+    coded=(),
     **options,
 ) -> Problem:
-    """Lists of given lengths per text and key head, out of order, with strangers between."""
+    """Lists of given lengths per text and key head, out of order, with strangers between.
+
+    Besides, as many coded tokens as said with bits: ``(tokens, bits)`` for every list.
+    """
     g = torch.Generator().manual_seed(seed)
     batch, key_heads = len(lengths), len(lengths[0])
     flat = [length for text in lengths for length in text]
@@ -62,6 +67,7 @@ def problem(
         3 * torch.rand(at, generator=g),
         start,
         start + torch.tensor(flat),
+        codes_of(coded, d_k, d_v, g) if coded else None,
     )
     # as a model makes them: heads side by side, and the filled part of a larger array
     q = torch.randn(batch, n_q, key_heads * group, d_k, generator=g).transpose(1, 2)
@@ -74,6 +80,16 @@ def problem(
         scaling=d_k**-0.5,
         **options,
     )
+
+
+def codes_of(lists, d_k, d_v, g) -> Codes:
+    parts, table, at = [], torch.zeros(len(lists), 5, dtype=torch.int64), 0
+    for row, (tokens, bits) in zip(table, lists, strict=True):
+        keys, values = (torch.randn(tokens, d, generator=g) for d in (d_k, d_v))
+        parts.append(encode(3 + keys, values, 3 * torch.rand(tokens, generator=g), bits))
+        row[:4] = torch.tensor([at, tokens, *bits])
+        at += len(parts[-1])
+    return Codes(torch.cat(parts), table)
 
 
 def seen_by(p: Problem) -> Tensor:
@@ -102,13 +118,14 @@ def check(p: Problem, found: Tensor) -> None:
     for b in range(batch):
         for h in range(heads):
             number = b * key_heads + h // group
-            at = slice(int(p.segments.start[number]), int(p.segments.stop[number]))
-            keys = torch.cat([p.segments.keys[at], p.tail_keys[b, h // group]]).double()
-            values = torch.cat([p.segments.values[at], p.tail_values[b, h // group]]).double()
+            listed_keys, listed_values, log_weight = p.segments.one(number)
+            listed = len(log_weight)
+            keys = torch.cat([listed_keys, p.tail_keys[b, h // group]]).double()
+            values = torch.cat([listed_values, p.tail_values[b, h // group]]).double()
             weight = torch.zeros(len(keys), dtype=torch.float64)
-            weight[: at.stop - at.start] = p.segments.log_weight[at].double()
+            weight[:listed] = log_weight.double()
             query = p.q[b, h].double() * p.scaling
-            keep = torch.cat([torch.ones(n_q, at.stop - at.start).bool(), seen[b]], 1)
+            keep = torch.cat([torch.ones(n_q, listed).bool(), seen[b]], 1)
             some = keep.any(1)
             assert (found[b, h, ~some] == 0).all()
             if not some.any():

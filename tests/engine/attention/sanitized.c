@@ -99,8 +99,17 @@ static void one_ragged_problem(void)
     uint8_t *visible = bytes_of(ms);
     float *q = bytes_of(4 * batch * heads * n_q * d_k);
     for (int64_t i = 0; i < batch * heads * n_q * d_k; i++) q[i] = 0.01f * (float)(rand() % 100);
+    /* blocks of codes, which end where they end */
+    int64_t *coded = array(40 * lists), bytes = 0;
+    struct ragged widths = {.d_k = d_k, .d_v = d_v};
+    for (int64_t i = 0; i < lists; i++) {
+        int64_t own[5] = {bytes, rand() % 3 * (rand() % 90), 4 + 4 * (rand() % 2), 4 + 4 * (rand() % 2), 0};
+        memcpy(coded + 5 * i, own, sizeof(own));
+        bytes += bytes_of_codes(&widths, own, own[1]);
+    }
+    uint8_t *codes = bytes_of(bytes);
     struct ragged p = {
-        .q = q, .keys = keys, .values = values, .log_weight = bytes_of(4 * rows),
+        .codes = rand() % 2 ? codes : NULL, .coded = coded, .code_bytes = bytes, .q = q, .keys = keys, .values = values, .log_weight = bytes_of(4 * rows),
         .start = start, .stop = stop, .tail_keys = bytes_of(ks), .tail_values = bytes_of(vs),
         .visible = rand() % 2 ? visible : NULL,
         .outputs = bytes_of(4 * batch * heads * n_q * d_v), .parallel = in_turn,

@@ -45,7 +45,8 @@ def test_who_does_the_work(monkeypatch):
 def test_wide_vectors_on_any_processor(wide_kernel, dtype):
     """The layout of AVX-512 without its instructions, which has another conversion of halves."""
     for softcap in (None, 3.0):
-        p = problem(dtype=dtype, n_q=3, d_k=20, d_v=37, softcap=softcap)
+        coded = ((40, (8, 8)), (3, (4, 4))) * 3
+        p = problem(dtype=dtype, n_q=3, d_k=20, d_v=37, softcap=softcap, coded=coded)
         tiny = p.segments.values.clone()
         tiny[::2] *= 1e-6  # subnormal numbers of float16
         p = replace(p, segments=replace(p.segments, values=tiny))
@@ -98,7 +99,7 @@ def test_the_struct_is_that_of_the_source():
         1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
     )
     doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
-    lists = statements.index("int64_t type;") + 1
+    lists = statements.index("int64_t code_bytes;") + 1
     of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
     assert LISTS.format == f"@{of_lists}q"
     assert CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"

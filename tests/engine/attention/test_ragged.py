@@ -42,6 +42,20 @@ CASES = {
     **{f"{dtype} {d}": {"dtype": dtype, "d_k": d, "d_v": d} for dtype in HALVES for d in (7, 64)},
     "double": {"dtype": torch.float64},
     **{
+        f"codes {d_k} {d_v} {dtype} cap {cap}": {
+            "coded": tuple(zip((37, 0, 300, 64, 5, 129), 3 * ((8, 8), (4, 4)), strict=True)),
+            "d_k": d_k,
+            "d_v": d_v,
+            "dtype": dtype,
+            "softcap": cap,
+        }
+        for d_k, d_v, dtype, cap in (
+            (64, 64, torch.float32, None),
+            (37, 20, torch.bfloat16, 5.0),
+            (7, 5, torch.float32, 30.0),
+        )
+    },
+    **{
         f"strength {strength} cap {cap}": {"strength": strength, "softcap": cap}
         for strength in (1.0, 150.0)
         for cap in (None, 30.0, 2.0)

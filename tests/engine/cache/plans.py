@@ -23,8 +23,10 @@ def room_for(name):
     return LEARNED if name.startswith("gpt2") else ROTARY
 
 
-def budgets_for(loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0, selection="sample"):
-    """The same share for all key heads, or shares spread around it."""
+def budgets_for(
+    loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0, selection="sample", bits=None
+):
+    """The same share for all key heads, or shares spread around it, and the same bits."""
     shape = (loaded.shape.layers, loaded.shape.key_heads)
     shares = ratio * (1 + spread * np.linspace(-1, 1, shape[0] * shape[1]).reshape(shape))
     return TokenBudgets(
@@ -34,6 +36,7 @@ def budgets_for(loaded, ratio=0.25, keeping=SHORT, power=0.75, spread=0.0, selec
         budgets=tuple(map(tuple, np.round(100_000 * shares).astype(int).tolist())),
         powers=tuple(map(tuple, np.full(shape, power).tolist())),
         selection=selection,
+        bits=bits and ((bits,) * shape[1],) * shape[0],
     )
 
 

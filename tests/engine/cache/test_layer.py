@@ -19,7 +19,6 @@ from esscher.engine.cache.storage import (
     SMALLEST,
     Kept,
     RecentQueries,
-    one_list,
     packed,
 )
 from esscher.engine.models.weights import rotation_of
@@ -50,7 +49,7 @@ def test_lists_are_what_was_chosen(lengths, dtype):
     assert (found.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
     for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         for number, (keys, values, kept) in enumerate(lists):
-            own = one_list(copied, number)
+            own = copied.one(number)
             expected = (keys[kept.index], values[kept.index], kept.log_weight)
             assert all(map(torch.equal, own, expected))
     # it can be written to: attention does not, and nobody else should be surprised
@@ -62,8 +61,8 @@ def test_lists_with_other_values(dtype):
     first, (keys, values, kept) = random_lists((3, 5), dtype=dtype)
     other = torch.randn(5, 8)
     found = packed([first, (keys, values, replace(kept, values=other))])
-    assert torch.equal(one_list(found, 1)[1], other.to(dtype))
-    assert torch.equal(one_list(found, 0)[1], first[1][first[2].index])
+    assert torch.equal(found.one(1)[1], other.to(dtype))
+    assert torch.equal(found.one(0)[1], first[1][first[2].index])
 
 
 def model(name="llama"):

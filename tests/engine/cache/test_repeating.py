@@ -22,7 +22,6 @@ from esscher.engine.cache.repeating import (
     repeat_read,
 )
 from esscher.engine.cache.selection import PlannedRule
-from esscher.engine.cache.storage import one_list
 from esscher.engine.models.loaded import wrap_model
 from esscher.engine.reading import read_prompt
 from tests.engine.cache.plans import (
@@ -59,7 +58,7 @@ def lists(cache, number=0):
     for layer in cache.reduced:
         key_heads = layer.tail.keys.shape[1]
         for g in range(key_heads):
-            keys, _, weight = one_list(layer.segments, number * key_heads + g)
+            keys, _, weight = layer.segments.one(number * key_heads + g)
             out.append((keys, weight))
     return out
 

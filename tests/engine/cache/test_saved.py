@@ -23,10 +23,12 @@ from tests.engine.models.tiny import tiny_model
 FOLLOWING = torch.tensor([[7, 8, 9], [9, 8, 7]])
 
 
-def read(name="llama", selection="sample", **options):
+def read(name="llama", selection="sample", bits=None, **options):
     """A model and a cache that has read two texts, one with padding, and some tokens after them."""
     loaded = tiny_model(name, **room_for(name))
-    cache = planned_cache(loaded, budgets_for(loaded, 0.4, selection=selection), **options)
+    cache = planned_cache(
+        loaded, budgets_for(loaded, 0.4, selection=selection, bits=bits), **options
+    )
     with torch.no_grad():
         loaded.model(**padded(prompts((60, 45))), past_key_values=cache)
         follow(loaded, cache)
@@ -41,7 +43,13 @@ def follow(loaded, cache):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"selection": "fitted"}, {"decode": "budget", "length": 60, "chunk": 25}]
+    "options",
+    [
+        {},
+        {"selection": "fitted", "bits": (8, 4)},
+        {"decode": "budget", "length": 60, "chunk": 25},
+        {"decode": "budget", "length": 60, "chunk": 25, "bits": (4, 4)},
+    ],
 )
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
 def test_a_saved_cache_goes_on_as_it_would_have(name, options, tmp_path):
@@ -77,7 +85,7 @@ def test_another_model_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "c"
-    loaded, cache = read(decode="budget")
+    loaded, cache = read(decode="budget", bits=(8, 4))
     cache.save(path)
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()[ENTRY])
@@ -113,7 +121,7 @@ def not_finite(x):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (said(version=7), "has version 7; this version of Esscher reads 4"),
+        (said(version=7), "has version 7; this version of Esscher reads 5"),
         (said(plan_hash="00"), "its budgets are not those of its plan"),
         (said(weight_hash="00"), "was made with 'llama' with weights 00"),
         (said(seed=-1), "seed is -1"),
@@ -132,6 +140,10 @@ def not_finite(x):
         (changed("1.stop", lambda x: x + 10**12), "layer 1 has lists that do not fit together"),
         (changed("1.stop", negative), "layer 1 has lists that do not fit together"),
         (changed("1.log_weight", negative), "layer 1 holds more tokens than were seen"),
+        (changed("0.coded", swapped), "layer 0 has lists of codes that do not fit together"),
+        (changed("0.coded", negative), "layer 0 has lists of codes that do not fit together"),
+        (changed("0.codes", lambda x: x[:-1].clone()), "0 has lists of codes that do not fit"),
+        (changed("0.codes", lambda x: x.fill_(255)), "numbers in codes that are not finite"),
         (changed("2.tail_keys", lambda x: x[:1].clone()), "layer 2 has 'tail_keys' as"),
         (changed("2.places", lambda x: x + 10**9), "queries at places that were not seen"),
         (lambda about, arrays: arrays.pop("1.scores"), "layer 1 has no array 'scores'"),
@@ -158,7 +170,7 @@ def test_damaged_files_are_refused(stored, part, tmp_path):
     loaded, path, _, _ = stored
     data, target = path.read_bytes(), tmp_path / "c"
     header = 8 + int.from_bytes(data[:8], "little")
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     damaged = [b"", data[:7], data[: header // 2], data[:header], data[:-1], data + b"x"]
     low, high = (0, header) if part == "header" else (header, len(data))
     for _ in range(150):

@@ -6,13 +6,17 @@ import json
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import stats
 
 import esscher
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.math.laws import Gaussian
-from esscher.studies.deep.assemble import (
+from esscher.studies.deep.combine import (
+    AGREES,
+    DIFFERS,
+    UNDECIDED,
     compare_with_recursion,
     doubts,
     growth_factors,
@@ -25,18 +29,17 @@ from esscher.studies.deep.stack import (
     push_tokens,
     random_stack,
 )
+from esscher.studies.deep.study import LimitCheck
 
 SIZES = (256, 512)
 
 
-def moments_of(cells, depth):
-    """Axes [replicate, size, layer, entry]."""
-    out = []
-    for cell in cells:
-        rows = cell.table[cell.table["quantity"] == "moment"]
-        rows = rows.sort_values(["n", "layer", "entry"])
-        out.append(rows["value"].to_numpy().reshape(2, depth, -1))
-    return np.stack(out)
+def compared(limits, recursion, doubt=None):
+    """What the limits of some replicates say of a recursion."""
+    depth, entries = limits.shape[1:]
+    data = LimitCheck.new(layer=range(depth), entry=range(entries))
+    compare_with_recursion(data, limits, recursion, doubt or [None] * depth)
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +47,28 @@ def depth_12():
     # a mean tilt, so that means do not vanish by symmetry
     stack, limit = random_stack(12, 6, 0.5, tau=0.2, seed=3)
     cells = [measure_replicate((stack, limit), SIZES, r, 3) for r in range(48)]
-    return stack, limit, cells
+    return stack, limit, np.concatenate([cell["limit"].values for cell in cells])
 
 
 def test_the_measured_limit_of_depth_12_is_the_recursion(depth_12):
-    _, limit, cells = depth_12
-    found = compare_with_recursion(moments_of(cells, 12), SIZES, limit, [None] * 12)
-    for layer in found:
-        # 6 means and 21 covariances; Student with 47 degrees of freedom, Bonferroni at 95%
-        assert layer.entries == 27
-        assert layer.bound == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
+    _, recursion, limits = depth_12
+    found = compared(limits, recursion)
+    # 6 means and 21 covariances; Student with 47 degrees of freedom, Bonferroni at 95%
+    assert limits.shape[2] == 27
+    assert found.largest_bound.values == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
     # one look at depth 12 at that level; all layers together at Bonferroni over layers as well
-    assert found[-1].agrees is not False
-    bound = stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
-    assert max(layer.largest for layer in found) < bound
+    assert found.agreement[-1] != DIFFERS
+    assert found.largest.max() < stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
 
 
 def test_another_recursion_is_refused(depth_12):
     """The comparison has power: a recursion that forgets the tilts is not confirmed."""
-    _, limit, cells = depth_12
+    _, recursion, limits = depth_12
     _, wrong = random_stack(12, 6, 1e-9, tau=0.2, seed=3)
-    np.testing.assert_allclose(wrong.means[1], limit.means[1], atol=0.01)
-    found = compare_with_recursion(moments_of(cells, 12), SIZES, wrong, [None] * 12)
-    assert found[-1].agrees is False
-    assert found[-1].largest > 2 * found[-1].bound
+    np.testing.assert_allclose(wrong.means[1], recursion.means[1], atol=0.01)
+    found = compared(limits, wrong)
+    assert found.agreement[-1] == DIFFERS
+    assert found.largest[-1] > 2 * found.largest_bound[-1]
 
 
 def test_no_verdict_where_the_samples_are_far_from_their_limit():
@@ -79,8 +80,8 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     assert "below the burn-in of layer 0" in doubts(tilted, 64, small)[1]
     assert doubts(tilted, 10_000, small) == [None, None]
     found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
-    assert found.limit[-1].largest > found.limit[-1].bound
-    assert found.limit[-1].agrees is None
+    assert found["largest"][-1] > found["largest_bound"][-1]
+    assert found["agreement"][-1] == UNDECIDED
     assert "gives the limit is undecided" in found.headline
 
 
@@ -89,11 +90,11 @@ def test_noise_that_agrees_with_anything_is_no_verdict():
     found = esscher.deep_stack(
         depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
     )
-    last = found.limit[-1]
-    assert found.layers[-1].error["map"].mean[-2] > 1
-    assert last.largest < last.bound
-    assert last.agrees is None
-    assert "agree with anything" in last.doubt
+    last = found.data.isel(layer=-1)
+    assert last["error"].sel(curve="map", bound="value")[-2] > 1
+    assert last["largest"] < last["largest_bound"]
+    assert last["agreement"] == UNDECIDED
+    assert "agree with anything" in str(last["doubt"].values)
     assert "agrees with the recursion" not in found.headline
 
 
@@ -165,9 +166,9 @@ def test_growth_factors_cover_the_truth():
     for trial in range(60):
         noise = random_stream(trial, "test growth").lognormal(0.0, 0.3, (24, 4))
         (first, *steps), _ = growth_factors(level * noise, 0)
-        assert first is None
-        for factor, step in zip(factors, steps, strict=True):
-            covered += step.interval[0] <= factor <= step.interval[1]
+        assert np.isnan(first).all()
+        for factor, (_, low, high) in zip(factors, steps, strict=True):
+            covered += low <= factor <= high
     # nominal 95% of 180, four binomial standard errors
     assert covered >= 180 * 0.95 - 4 * np.sqrt(180 * 0.95 * 0.05)
 
@@ -177,29 +178,28 @@ def test_deep_on_a_stack(tmp_path):
     options = {"depth": 3, "dim": 3, "sizes": [32, 64, 128, 256], "replicates": 8, "seed": 1}
     found = esscher.deep_stack(out=out, **options)
     assert found.complete
-    assert found.is_gaussian
     json.dumps(found.to_dict(), allow_nan=False)
-    assert [layer.layer for layer in found.layers] == [0, 1, 2]
-    for layer in found.layers:
-        assert set(layer.error) == set(layer.fit) == {"map", "mean", "cov"}
-        assert layer.fit["map"].sharp == pytest.approx(0.5)
-    assert len(found.table()) == 3 * 3 * 4
-    assert len(found.limit_table()) == 3
-    assert found.end_table().empty
-    assert esscher.load(out).to_dict() == found.to_dict()
-    # a replicate that is gone is computed again, to the same
-    for kind in ("json", "parquet"):
-        (out / "parts" / f"replicate-5.{kind}").unlink()
+    data = found.data
+    assert data["error"].shape == (3, 3, 4, 3)
+    assert data["growth"].sel(layer=0).isnull().all()
+    assert data["growth"].sel(layer=[1, 2]).notnull().all()
+    assert set(found.tables()) == {"layers", "limit", "errors"}
+    assert len(found.table()) == 9
+    assert len(found.table("errors")) == 3 * 3 * 4
+    assert len(found.table("limit")) == 3
+    xr.testing.assert_identical(esscher.load(out).data, data)
+    # a replicate that is gone is computed again, to the same; two workers do, too
+    (out / "parts" / "replicate-5.safetensors").unlink()
     assert not esscher.load(out).complete
-    again = esscher.deep_stack(out=out, **options)
-    assert again.to_dict() == found.to_dict()
+    xr.testing.assert_equal(esscher.deep_stack(out=out, **options).data, data)
+    xr.testing.assert_equal(esscher.deep_stack(workers=2, **options).data, data)
 
 
 def test_one_replicate_has_no_intervals():
     found = esscher.deep_stack(depth=1, dim=2, sizes=[16, 64], replicates=1)
     json.dumps(found.to_dict(), allow_nan=False)
-    assert found.layers[0].error["map"].interval == (None, None)
-    assert found.limit[0].agrees is None
+    assert found["error"].sel(bound=["low", "high"]).isnull().all()
+    assert found["agreement"][0] == UNDECIDED
     assert "is undecided: one replicate" in found.headline
 
 
@@ -209,14 +209,13 @@ def test_fewer_replicates_agree_less_often():
     exact = np.stack(
         [moment_entries(limit.means[i + 1], limit.covariances[i + 1]) for i in range(2)]
     )
-    noise = random_stream(0, "agree").standard_normal((48, 2, *exact.shape))
-    # the bias of the first order is cancelled
-    moments = exact + 0.02 * noise + (3.0 / np.array(SIZES))[None, :, None, None]
-    for part, verdict in ((moments, True), (moments[:4], None), (moments + 0.05, False)):
-        layers = compare_with_recursion(part, SIZES, limit, [None, None])
-        assert [layer.agrees for layer in layers] == [verdict] * 2
-        if verdict is None:
-            assert all("10% is the margin" in layer.doubt for layer in layers)
+    noise = random_stream(0, "agree").standard_normal((48, *exact.shape))
+    limits = exact + 0.02 * noise
+    for part, verdict in ((limits, AGREES), (limits[:4], UNDECIDED), (limits + 0.05, DIFFERS)):
+        found = compared(part, limit)
+        assert found.agreement.values.tolist() == [verdict] * 2
+        if verdict == UNDECIDED:
+            assert all("10% is the margin" in doubt for doubt in found.doubt.values)
 
 
 BAD = [

@@ -7,23 +7,24 @@ import json
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from scipy import stats
 
 import esscher
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.math.statistics import LAWS
-from esscher.studies.deep.assemble import (
+from esscher.studies.deep.combine import (
     growth_factors,
     independent_errors,
 )
-from esscher.studies.deep.result import TERCILES
 from esscher.studies.deep.sampling import (
     draw_keys,
     head_horizons,
     sampled_attention,
     split_terciles,
 )
+from esscher.studies.deep.study import TERCILES
 from esscher.studies.probe import probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
@@ -43,32 +44,39 @@ def measured(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_results_have_everything(name, measured):
-    found = measured[name]
-    results = found.to_dict()
-    json.dumps(results, allow_nan=False)
-    assert found.complete
-    assert not found.is_gaussian
-    assert [layer.layer for layer in found.layers] == [0, 1, 2]
-    for layer in found.layers:
-        for way in ("independent", "shared"):
-            assert len(layer.error[way].mean) == len(layer.error[way].interval) == 3
-            assert (layer.growth[way][0] is None) == (layer.layer == 0)
-            assert layer.fit[way].law in LAWS
+    result = measured[name]
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.complete
+    data = result.data
+    assert data["error"].dims == ("curve", "layer", "size", "bound")
+    assert data["error"].shape == (2, 3, 3, 3)
+    assert data["growth"].sel(layer=0).isnull().all()
+    assert set(data["law"].values.ravel()) <= set(LAWS)
     numbers = {"llama": {"kl", "top1", "perplexity", "ratio"}, "bert": {"cosine"}}[name]
-    assert set(results["end"]) == numbers
-    for quantity in numbers:
-        for variant in ("independent", "shared", *TERCILES):
-            assert len(results["end"][quantity][variant]["mean"]) == 3
-    assert len(found.table()) == 3 * 2 * 3
-    assert set(found.end_table()["variant"]) >= {"independent", "shared", *TERCILES}
-    assert sum(t.heads for t in found.terciles.heads.values()) == 12
-    assert esscher.load(found.folder).to_dict() == results
+    assert set(result.table("end")) >= numbers
+    assert ("dense_perplexity" in data) == (name == "llama")
+    assert data["sampled"].values.tolist() == ["independent", "shared", *TERCILES]
+    assert len(result.table("errors")) == 3 * 2 * 3
+    thirds = result.table("damage").set_index("sampled")["heads"]
+    assert thirds[list(TERCILES)].sum() == thirds["shared"] == 12
+    assert result.head(1, 2)["tercile"] in TERCILES
+    xr.testing.assert_identical(esscher.load(result.folder).data, data)
+    # of the errors of all passages a fit follows
+    n, eligible = data["size"].values, data["eligible"].values[:, None]
+    errors = data["replicate_error"].sel(curve="shared", layer=1).values
+    fit = esscher.fit_rate(errors / np.sqrt((eligible - n) / (eligible - 1)), n)
+    assert fit.exponent == data["exponent"].sel(curve="shared", layer=1, bound="value")
+
+
+def test_two_workers_give_the_same(measured):
+    again = esscher.deep(tiny("llama"), TEXT, workers=2, **SMALL)
+    xr.testing.assert_equal(again.data, measured["llama"].data)
 
 
 def test_stored_errors_are_those_of_the_hidden_states(reader_of):
     """Recomputed by hand from transformers' own hidden states."""
     reader = reader_of("bert")
-    table = reader.cell({"shared": ("shared", None)}, [10], 1, 0).table
+    cell = reader.cell({"shared": ("shared", None)}, [10], 1, 0)
     ids = torch.from_numpy(reader.passage.ids)[None]
     with torch.no_grad():
         states = reader.loaded.model(input_ids=ids, output_hidden_states=True).hidden_states
@@ -76,7 +84,7 @@ def test_stored_errors_are_those_of_the_hidden_states(reader_of):
         assert torch.allclose(reader.dense.residual[i], state[0], atol=1e-5)
     pooled = states[-1][0][torch.from_numpy(~reader.passage.is_delimiter)].mean(0)
     assert torch.allclose(reader.dense.end, pooled, atol=1e-5)
-    assert set(table["quantity"]) == {"residual", "cosine"}
+    assert "kl" not in cell.dataset
     certain, number = torch.from_numpy(reader.certain), reader.passage.number
     drawn = draw_keys(reader.certain, 0, number, "shared", 0, 0, 10)
     sampled = reader.read(lambda inputs: sampled_attention(inputs, certain, drawn))
@@ -84,8 +92,7 @@ def test_stored_errors_are_those_of_the_hidden_states(reader_of):
         exact = b[0][reader.query_rows].double().numpy()
         off = a[reader.query_rows].double().numpy() - exact
         ratio = np.linalg.norm(off, axis=1) / np.linalg.norm(exact, axis=1)
-        value = table[table["layer"] == i].set_index("quantity")["value"]["residual"]
-        assert value == pytest.approx(np.sqrt(np.mean(ratio**2)), rel=1e-4)
+        assert cell.error.sel(layer=i).item() == pytest.approx(np.sqrt(np.mean(ratio**2)), rel=1e-4)
 
 
 def test_horizons_are_those_of_a_probe(reader_of):
@@ -124,22 +131,23 @@ def test_a_stopped_run_resumes_to_the_same(stop, tmp_path, measured):
     assert not partial.complete
     json.dumps(partial.to_dict(), allow_nan=False)
     repr(partial)
-    again = esscher.deep(loaded, TEXT, out=out, **SMALL).to_dict()
-    whole = measured["llama"].to_dict()
-    for part in ("layers", "end", "growth", "terciles", "headline"):
-        assert again[part] == whole[part]
+    assert (partial.cells == []) == (stop == "horizons")
+    again = esscher.deep(loaded, TEXT, out=out, **SMALL)
+    xr.testing.assert_equal(again.data, measured["llama"].data)
+    assert again.headline == measured["llama"].headline
 
 
 def test_fewer_parts_can_be_asked_for():
     options = SMALL | {"keys": "shared", "terciles": "none", "passages": 1, "draws": 1}
-    found = esscher.deep(tiny("gpt2"), TEXT, **(options | {"sizes": [9]}))
-    results = found.to_dict()
-    json.dumps(results, allow_nan=False)
-    assert results["terciles"] is None
-    assert set(results["end"]["kl"]) == {"shared"}
-    assert results["layers"][0]["fit"]["shared"] is None
-    assert results["end"]["kl"]["shared"]["interval"] == [None]
-    assert found.headline.endswith("not other texts.")
+    result = esscher.deep(tiny("gpt2"), TEXT, **(options | {"sizes": [9]}))
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert "tercile" not in result.data
+    assert result.data["sampled"].values.tolist() == ["shared"]
+    assert result["exponent"].isnull().all()
+    assert result["kl"].sel(bound=["low", "high"]).isnull().all()
+    assert result.headline.endswith("not other texts.")
+    with pytest.raises(InputError, match="has no heads"):
+        result.head(0, 0)
 
 
 BAD = [
@@ -180,7 +188,7 @@ def errors_of(seed: int) -> np.ndarray:
 def test_intervals_over_passages_cover():
     inside = 0
     for seed in range(100):
-        _, overall = growth_factors(independent_errors(errors_of(seed), DRAWS), seed)
-        inside += overall.interval[0] <= 2.0 <= overall.interval[1]
+        _, (_, low, high) = growth_factors(independent_errors(errors_of(seed), DRAWS), seed)
+        inside += low <= 2.0 <= high
     # 95 are expected; fewer than 88 have probability 0.001
     assert inside >= stats.binom.ppf(0.001, 100, 0.95)

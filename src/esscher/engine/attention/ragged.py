@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.coded import Codes
 from esscher.engine.attention.compiled.ragged import (
     TYPES,
     PackedLists,
@@ -34,6 +36,8 @@ class Segments:
         [total] in float32, finite: added to the logits.
     start, stop
         [lists] in int64, on the same device: where each list lies.
+    codes
+        Tokens of the lists besides these, in codes; None if there are none.
     """
 
     keys: Tensor
@@ -41,6 +45,7 @@ class Segments:
     log_weight: Tensor
     start: Tensor
     stop: Tensor
+    codes: Codes | None = None
 
     def __post_init__(self) -> None:
         """Check once what every token relies on: the kernel reads these arrays by their address."""
@@ -55,15 +60,75 @@ class Segments:
         wanted = (self.keys.dtype, torch.float32, torch.int64, torch.int64)
         if tuple(x.dtype for x in arrays[1:]) != wanted:
             raise InputError(f"segments have types {[x.dtype for x in arrays]}, wanted {wanted}")
+        if self.codes is not None:
+            data, table = self.codes.data, self.codes.table
+            device = self.keys.device
+            if not (data.is_contiguous() and table.is_contiguous()):
+                raise InputError("arrays of codes must be contiguous")
+            if (data.device, table.device) != (device, device) or table.shape != (lists, 5):
+                raise InputError(f"codes of {lists} lists have a table {list(table.shape)}")
+            if (data.dtype, table.dtype) != (torch.uint8, torch.int64):
+                raise InputError(f"codes have types {data.dtype} and {table.dtype}")
 
-    def __reduce__(self) -> tuple[type[Segments], tuple[Tensor, ...]]:
+    def __reduce__(self) -> tuple[type[Segments], tuple[Any, ...]]:
         """Copies are made from the arrays alone: addresses of arrays are not copied."""
-        return Segments, (self.keys, self.values, self.log_weight, self.start, self.stop)
+        arrays = (self.keys, self.values, self.log_weight, self.start, self.stop)
+        return Segments, (*arrays, self.codes)
 
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Number of lists, entries of a key, entries of a value."""
         return len(self.start), self.keys.shape[1], self.values.shape[1]
+
+    @property
+    def counts(self) -> Tensor:
+        """Tokens of every list, [lists]."""
+        counts = self.stop - self.start
+        return counts if self.codes is None else counts + self.codes.table[:, 1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = [self.keys, self.values, self.log_weight, self.start, self.stop]
+        if self.codes is not None:
+            arrays += [self.codes.data, self.codes.table]
+        return sum(array.nbytes for array in arrays)
+
+    def one(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values and log-weights of one list, coded tokens last, and then in float32."""
+        place = slice(int(self.start[number]), int(self.stop[number]))
+        arrays = self.keys[place], self.values[place], self.log_weight[place]
+        if self.codes is None:
+            return arrays
+        coded = self.codes.decoded(number, self.keys.shape[1], self.values.shape[1])
+        keys, values, log_weight = (torch.cat(both) for both in zip(arrays, coded, strict=True))
+        return keys, values, log_weight
+
+    def decoded(self) -> Segments:
+        """The same without codes."""
+        if self.codes is None:
+            return self
+        lists = [self.one(number) for number in range(len(self.start))]
+        keys, values, log_weight = (torch.cat(arrays) for arrays in zip(*lists, strict=True))
+        stop = self.counts.cumsum(0)
+        return Segments(keys, values, log_weight, stop - self.counts, stop)
+
+    def copied(self) -> Segments:
+        """The same lists one after the other, each with memory of its own."""
+        places = [slice(a, b) for a, b in zip(self.start.tolist(), self.stop.tolist(), strict=True)]
+        keys, values, log_weight = (
+            torch.cat([x[place] for place in places])
+            for x in (self.keys, self.values, self.log_weight)
+        )
+        counts = self.stop - self.start
+        codes = self.codes and self.codes.copied(keys.shape[1], values.shape[1])
+        stop = counts.cumsum(0)
+        return Segments(keys, values, log_weight, stop - counts, stop, codes)
+
+    def select(self, numbers: Tensor) -> Segments:
+        """These lists; they are not copied."""
+        codes = self.codes and Codes(self.codes.data, self.codes.table[numbers])
+        return replace(self, start=self.start[numbers], stop=self.stop[numbers], codes=codes)
 
     @cached_property
     def compiled(self) -> PackedLists | None:
@@ -292,5 +357,6 @@ def ragged_attention(
         # lists, or if they are so long that putting them side by side costs more.
         short = count >= 6 and len(segments.keys) < 512 * count
         attend = few_queries if n_q <= FEW and (short or not q.is_cpu) else many_queries
+        segments = segments.decoded()
         outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
     return outputs.transpose(1, 2)

@@ -6,7 +6,7 @@ Everything that runs a model under a plan needs this record and nothing else of 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta, structs
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.engine.attention.bits import ALL_BITS, Bits
 from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ Score: TypeAlias = Literal["all", "last", "repeat"]
 #: What is kept by the scores: a weighted sample whose weights and values are fitted to the answers
 #: of the whole prompt, the sample as it is, or the tokens with the largest scores, without weights.
 SelectionKind: TypeAlias = Literal["fitted", "sample", "topk"]
+#: Bits of keys and values per layer and key head.
+BitGrid: TypeAlias = tuple[tuple[Bits, ...], ...]
 #: One number per layer and head.
 Grid: TypeAlias = tuple[tuple[float, ...], ...]
 
@@ -73,6 +76,9 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
         Tokens that are kept, and the power of the scores in the sample, by layer and key head.
     selection, score
         How tokens are chosen, and by which queries they are scored. Powers are of samples alone.
+    bits
+        Bits of the entries of keys and values, by layer and key head: 16 stands for the type of the
+        model, in which the first and the latest tokens are always kept. None if all have 16.
     """
 
     model: ModelRecord
@@ -82,14 +88,16 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     powers: Grid
     selection: SelectionKind = "sample"
     score: Score = "all"
+    bits: BitGrid | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be budgets of the model's key heads."""
         shape = (self.model.layers, self.model.key_heads)
-        for grid in (self.budgets, self.powers):
+        grids: tuple[tuple[tuple[Any, ...], ...], ...] = (self.budgets, self.powers)
+        for grid in grids if self.bits is None else (*grids, self.bits):
             if (len(grid), *{len(row) for row in grid}) != shape:
                 raise InputError(
-                    "its budgets and powers are not one per layer and key head of its model"
+                    "its budgets, powers or bits are not one per layer and key head of its model"
                 )
         least = self.keeping.count
         if any(not least < tokens <= self.prefix for row in self.budgets for tokens in row):
@@ -99,6 +107,8 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
         if any(power not in POWERS for row in self.powers for power in row):
             raise InputError(f"its powers must be among {', '.join(map(str, POWERS))}")
+        if any(bits not in ALL_BITS for row in self.bits or () for bits in row):
+            raise InputError(f"its bits of keys and values must be among {str(ALL_BITS)[1:-1]}")
 
     @property
     def tokens(self) -> NDArray[np.int64]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from esscher.engine.attention.coded import rounded_keys
 from esscher.engine.cache.scores import capped, last_bias, moves
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
@@ -150,9 +151,12 @@ def fit_kept(
     if not len(kept.index) or len(kept.index) + others >= len(keys):
         return kept
 
-    def seen(index: Tensor, log_weight: Tensor | float) -> tuple[Tensor, Tensor]:
+    def seen(index: Tensor, log_weight: Tensor | float, coded: int = 0) -> tuple[Tensor, Tensor]:
         """Values of some keys with a 1 behind, and the shares of queries that they have."""
-        logits = capped(targets.query @ keys[index].to(torch.float32).T, targets.softcap)
+        key = keys[index].to(torch.float32)
+        if coded:  # queries see what rounding has left
+            key[-coded:] = rounded_keys(key[-coded:], kept.bits[0])
+        logits = capped(targets.query @ key.T, targets.softcap)
         if targets.bias is not None:
             logits += targets.bias[:, index]
         shares = (logits + log_weight - targets.log_sum[:, None]).exp_()
@@ -160,7 +164,7 @@ def fit_kept(
         return torch.cat([chosen, chosen.new_ones(len(chosen), 1)], dim=1), shares
 
     weight = kept.log_weight.to(keys.device)
-    old, shares = seen(kept.index.to(keys.device), weight)
+    old, shares = seen(kept.index.to(keys.device), weight, kept.coded)
     aim = torch.cat([targets.output, targets.output.new_ones(len(targets.output), 1)], dim=1)
     aim -= shares @ old
     if auxiliary is not None:

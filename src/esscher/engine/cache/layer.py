@@ -218,11 +218,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
             return
         assert self.lengths is not None
         index, host = indices.to(self.segments.start.device), indices.cpu()
-        start, stop = (
-            x.view(self.batch_size, -1)[index].reshape(-1)
-            for x in (self.segments.start, self.segments.stop)
-        )
-        self.segments = replace(self.segments, start=start, stop=stop)
+        numbers = torch.arange(len(self.segments.start), device=index.device)
+        self.segments = self.segments.select(numbers.view(self.batch_size, -1)[index].flatten())
         self.tail.select(index)
         self.lengths = self.lengths[host.numpy()]
         if self.padding is not None:
@@ -293,7 +290,7 @@ class ReducedLayer(_base):  # type: ignore[misc]
         """Tokens stored by each key head, of all texts together."""
         if self.segments is None:
             return []
-        lists = (self.segments.stop - self.segments.start).view(self.batch_size, -1)
+        lists = self.segments.counts.view(self.batch_size, -1)
         return [int(count) + self.batch_size * self.tail.length for count in lists.sum(0)]
 
     @property
@@ -306,13 +303,13 @@ class ReducedLayer(_base):  # type: ignore[misc]
         """Bytes of keys, values and weights, shared ones once, and of the room in the tail."""
         if self.segments is None:
             return 0
-        lists = self.segments
-        arrays = [lists.keys, lists.values, lists.log_weight, lists.start, lists.stop]
+        arrays = []
         if self.recent is not None:
             arrays.append(self.recent.queries)
         if self.running is not None:
             arrays += [self.running.listed, self.running.tail]
-        return sum(array.nbytes for array in arrays) + self.tail.nbytes
+        size = sum(array.nbytes for array in arrays)
+        return size + self.segments.nbytes + self.tail.nbytes
 
     @property
     def dense_nbytes(self) -> int:
@@ -450,6 +447,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
                 for b, text in enumerate(kept)
                 for g, head in enumerate(text)
             ]
+            heads = [head for text in kept for head in text]
+            listed = _in_order(listed, heads)
             self.running = RunningScores(torch.cat(listed), torch.zeros(*keys.shape[:2], 0))
 
     # Repeating what was read.
@@ -630,7 +629,7 @@ class ReducedLayer(_base):  # type: ignore[misc]
                 self.turns,
             )
             index = candidates[kept.index]
-            again = Kept(index, kept.log_weight)
+            again = replace(kept, index=index)
             if target is not None:
                 beside = tokens.listed + leaving + torch.arange(latest)
                 again = fit_kept(again, target, tokens.keys, tokens.values, beside)
@@ -645,11 +644,19 @@ class ReducedLayer(_base):  # type: ignore[misc]
             earlier = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
         hidden = torch.cat([earlier, hidden], 1)
         self.padding = hidden if bool(hidden.any()) else None
-        self.segments = packed(lists)
+        self.segments = packed(lists, self.tail.keys.dtype)
         self.running = None
         if self.rule.score != "last":
+            listed = _in_order(listed, [kept for *_, kept in lists])
             self.running = RunningScores(torch.cat(listed), tail_scores)
         self.tail.keep_last(latest)
+
+
+def _in_order(scores: Sequence[Tensor], kept: Sequence[Kept]) -> list[Tensor]:
+    """Scores of what lists keep as :class:`RunningScores` has them, what is coded last."""
+    exact = [len(head.index) - head.coded for head in kept]
+    parts = [(score[:n], score[n:]) for score, n in zip(scores, exact, strict=True)]
+    return [first for first, _ in parts] + [coded for _, coded in parts]
 
 
 def restore_sliding(layer: Any, keys: Tensor, values: Tensor, seen: int) -> None:

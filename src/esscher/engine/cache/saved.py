@@ -24,19 +24,21 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import open_regular, parse_json
 from esscher.core.validation import as_path
+from esscher.engine.attention.bits import coded_bytes
+from esscher.engine.attention.coded import Codes, decode
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.scores import WINDOW
 from esscher.engine.cache.selection import PlannedRule
-from esscher.engine.cache.storage import Kept, RecentQueries, RunningScores, one_list, packed
+from esscher.engine.cache.storage import RecentQueries, RunningScores
 from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.record import tensor_hash
 from esscher.engine.models.transformers_library import transformers_module
 
-#: Version of the file; another one is refused. Files before version 4 have no checksum.
-VERSION = 4
+#: Version of the file; another one is refused. Files before version 5 have no codes.
+VERSION = 5
 #: The entry of a file's metadata that says all the rest.
 ENTRY = "esscher"
 #: Types of the arrays of keys and values.
@@ -103,10 +105,8 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
         named = {"keys": layer.keys, "values": layer.values}
         if isinstance(layer, ReducedLayer):
             assert layer.segments is not None
-            numbers = range(len(layer.segments.start))
             # lists that beams share are written once for each
-            lists = [one_list(layer.segments, n) for n in numbers]
-            segments = packed([(k, v, Kept(torch.arange(len(k)), w.cpu())) for k, v, w in lists])
+            segments = layer.segments.copied()
             named = {
                 "keys": segments.keys,
                 "values": segments.values,
@@ -116,6 +116,8 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
                 "tail_keys": layer.tail.keys,
                 "tail_values": layer.tail.values,
             }
+            if segments.codes is not None:
+                named |= {"codes": segments.codes.data, "coded": segments.codes.table}
             if not bool(layer.tail.valid.all()):
                 named["tail_valid"] = layer.tail.valid
             if layer.padding is not None:
@@ -123,8 +125,10 @@ def save_cache(cache: ReducedCache, path: Path) -> None:
             if layer.recent is not None:
                 named |= {"queries": layer.recent.queries, "places": layer.recent.places}
             if layer.running is not None:
-                scores = [layer.running.of_list(layer.segments, n, 0) for n in numbers]
-                named |= {"scores": torch.cat(scores), "tail_scores": layer.running.tail}
+                named |= {
+                    "scores": layer.running.copied(layer.segments),
+                    "tail_scores": layer.running.tail,
+                }
         arrays |= {f"{number}.{name}": array.cpu().contiguous() for name, array in named.items()}
     record = SavedCache(
         version=VERSION,
@@ -261,16 +265,26 @@ def _fill(
     fits = torch.equal(stop, counts.cumsum(0)) and (not count or int(stop[-1]) == count)
     if bool((counts < 0).any()) or not fits:
         raise stored.damaged("has lists that do not fit together")
-    longest = int(counts.max()) + tail_keys.shape[2]
-    if longest > record.seen or max(record.lengths) > record.seen:
-        raise stored.damaged("holds more tokens than were seen")
     # a sampled token stands for one at least; a fit may take off from that
     if record.budgets.selection != "fitted" and bool((weight < 0).any()):
+        raise stored.damaged("holds more tokens than were seen")
+    codes = _codes(stored, batch * key_heads, width) if "coded" in stored else None
+    if codes is not None:
+        counts, count = counts + codes.table[:, 1], count + int(codes.table[:, 1].sum())
+    longest = int(counts.max()) + tail_keys.shape[2]
+    if longest > record.seen or max(record.lengths) > record.seen:
         raise stored.damaged("holds more tokens than were seen")
     device, listed = loaded.device, record.seen - tail_keys.shape[2]
     padding = stored.take("padding", (batch, listed), torch.bool) if "padding" in stored else None
     layer.restore(
-        Segments(*(x.to(device) for x in (keys, values, weight, start, stop))),
+        Segments(
+            keys=keys.to(device),
+            values=values.to(device),
+            log_weight=weight.to(device),
+            start=start.to(device),
+            stop=stop.to(device),
+            codes=codes and Codes(codes.data.to(device), codes.table.to(device)),
+        ),
         np.array(record.lengths),
         record.seen,
         record.turns,
@@ -301,6 +315,27 @@ def _fill(
         if bool((scores < 0).any()) or bool((tail_scores < 0).any()):
             raise stored.damaged("has scores below 0")
         layer.running = RunningScores(scores, tail_scores)
+
+
+def _codes(stored: _LayerArrays, lists: int, width: int) -> Codes:
+    """Coded tokens of a file: lists one after the other, of finite numbers."""
+    table = stored.take("coded", (lists, 5), torch.int64)
+    data = stored.take("codes", (None,), torch.uint8)
+    byte = first = 0
+    for start, tokens, key_bits, value_bits, number in table.tolist():
+        bits = key_bits, value_bits
+        if (start, number) != (byte, first) or tokens < 0 or not {*bits} <= {4, 8}:
+            raise stored.damaged("has lists of codes that do not fit together")
+        size = coded_bytes(tokens, width, width, bits)
+        if byte + size > len(data):
+            raise stored.damaged("has lists of codes that do not fit together")
+        arrays = decode(data[byte : byte + size], tokens, width, width, bits)
+        if not all(bool(torch.isfinite(x).all()) for x in arrays):
+            raise stored.damaged("has numbers in codes that are not finite")
+        byte, first = byte + size, first + tokens
+    if byte != len(data):
+        raise stored.damaged("has lists of codes that do not fit together")
+    return Codes(data, table)
 
 
 def _damaged(path: Path, what: str) -> InputError:

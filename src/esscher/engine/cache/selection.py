@@ -16,6 +16,7 @@ closer to dense at every budget.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.engine.attention.bits import EXACT, Bits
 from esscher.engine.cache.budgets import Score, SelectionKind, TokenBudgets
 from esscher.engine.cache.fitting import QueryTargets, fit_kept, prompt_targets
 from esscher.engine.cache.scores import capped, prompt_scores
@@ -192,12 +194,10 @@ def reduced_attention(
     output = torch.empty(inputs.output_shape[1:], dtype=torch.float32)
     for g in range(heads // group):
         index = torch.cat([kept[g].index, later])
-        weight = torch.cat([kept[g].log_weight, torch.zeros(len(later))])
-        key = inputs.k[batch, g, index].to(torch.float32)
-        value = inputs.v[batch, g, index].to(torch.float32)
-        fitted = kept[g].values
-        if fitted is not None:
-            value[: len(fitted)] = fitted
+        key, value = (x[batch, g, later].to(torch.float32) for x in (inputs.k, inputs.v))
+        new = key, value, key.new_zeros(len(later))
+        stored = kept[g].stored(inputs.k[batch, g], inputs.v[batch, g])
+        key, value, weight = (torch.cat(both) for both in zip(stored, new, strict=True))
         mine = slice(g * group, (g + 1) * group)
         logits = inputs.q[batch, mine].to(torch.float32) @ key.T * inputs.scaling
         logits = capped(logits, inputs.softcap)
@@ -278,7 +278,7 @@ class PlannedRule:
         """Choose what every key head keeps of one text, which was read at once."""
         present = inputs.own_queries(batch).cpu()
         if self.keeps_all(inputs.layer, len(present)):
-            return [Kept(present, torch.zeros(len(present)))] * inputs.k.shape[1]
+            return self._all(inputs.layer, present, inputs.k.shape[1])
         scores, targets = self.scores(inputs, batch)[:, present], self.targets(inputs, batch)
         return self.choose(inputs.layer, present, scores, targets, inputs.k[batch], inputs.v[batch])
 
@@ -308,17 +308,30 @@ class PlannedRule:
         """
         count = len(present)
         if self.keeps_all(layer, count):
-            return [Kept(present, torch.zeros(count))] * len(scores)
+            return self._all(layer, present, len(scores))
         if len(present) < keys.shape[1]:
             keys, values = (x[:, present.to(x.device)] for x in (keys, values))
         certain = certain_keys(count, self.keeping.sinks, self.keeping.recent)
         chosen = []
         for g, budget in enumerate(self.room(layer, count).tolist()):
             kept = self._select(scores[g], certain, budget, layer, g, 0)
+            kept = kept.in_codes(self.bits(layer, g), certain)
             if targets:
                 kept = fit_kept(kept, targets[g], keys[g], values[g])
-            chosen.append(Kept(present[kept.index], kept.log_weight, kept.values))
+            chosen.append(replace(kept, index=present[kept.index]))
         return chosen
+
+    def bits(self, layer: int, g: int) -> Bits:
+        """Bits of what a key head keeps, but for what is kept for certain."""
+        return EXACT if self.budgets.bits is None else self.budgets.bits[layer][g]
+
+    def _all(self, layer: int, present: Tensor, key_heads: int) -> list[Kept]:
+        """Keep all of a text."""
+        count = len(present)
+        certain = certain_keys(count, self.keeping.sinks, self.keeping.recent)
+        everything = Kept(torch.arange(count), torch.zeros(count))
+        coded = [everything.in_codes(self.bits(layer, g), certain) for g in range(key_heads)]
+        return [replace(kept, index=present[kept.index]) for kept in coded]
 
     def keep_again(
         self,
@@ -347,7 +360,8 @@ class PlannedRule:
         """
         certain = certain_keys(len(scores), min(self.keeping.sinks, len(scores)), 0)
         room = max(int(self.tokens(layer, seen)[g]) - recent, int(certain.sum()) + 1)
-        return self._select(scores * torch.exp(log_weight), certain, room, layer, g, turn)
+        kept = self._select(scores * torch.exp(log_weight), certain, room, layer, g, turn)
+        return kept.in_codes(self.bits(layer, g), certain)
 
     def _select(
         self, scores: Tensor, certain: NDArray[np.bool_], budget: int, layer: int, g: int, turn: int

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from esscher.engine.attention.bits import EXACT, Bits, coded_bytes
+from esscher.engine.attention.coded import Codes, encode
 from esscher.engine.attention.ragged import Segments
 from esscher.engine.cache.scores import WINDOW
 
@@ -26,58 +31,92 @@ class Kept:
     Attributes
     ----------
     index
-        Their positions, increasing.
+        Their positions: first of those that stay exact, then of those that are coded, each
+        increasing.
     log_weight
         What is added to their logits.
     values
         Values in the place of their own, [keys, d_v]; None if they keep theirs.
+    coded, bits
+        How many of them are coded, the last ones, and in how many bits.
     """
 
     index: Tensor
     log_weight: Tensor
     values: Tensor | None = None
+    coded: int = 0
+    bits: Bits = EXACT
+
+    def in_codes(self, bits: Bits, exact: NDArray[np.bool_]) -> Kept:
+        """The same with all keys coded but those at the positions where ``exact`` is True."""
+        if bits == EXACT:
+            return self
+        stays = torch.from_numpy(exact)[self.index]
+        order = torch.argsort(~stays, stable=True)
+        values = None if self.values is None else self.values[order]
+        coded = len(order) - int(stays.sum())
+        return Kept(self.index[order], self.log_weight[order], values, coded, bits)
+
+    def stored(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys, values and log-weights as they are stored, given all keys and values."""
+        return packed([(keys, values, self)], torch.float32).one(0)
 
 
-def packed(lists: Sequence[tuple[Tensor, Tensor, Kept]]) -> Segments:
-    """Lists in flat arrays; each is given as keys, values, and what is kept of them."""
-    counts = [len(kept.index) for _, _, kept in lists]
+def packed(
+    lists: Sequence[tuple[Tensor, Tensor, Kept]], dtype: torch.dtype | None = None
+) -> Segments:
+    """Lists in flat arrays; each is given as keys, values, and what is kept of them.
 
-    def flat(arrays: Tensor) -> Tensor:
-        # Lists are made while the large arrays of a layer come and go. Between them, in the
-        # allocator's memory, they would keep it from using the gaps, and from giving them back:
-        # peaks were then hardly below those of a dense cache. So they have memory of their own.
-        shape = (sum(counts), arrays.shape[1])
-        size = shape[0] * shape[1] * arrays.itemsize
-        if arrays.device.type != "cpu" or size < SMALLEST:
-            return arrays.new_empty(shape)
-        return torch.frombuffer(mmap.mmap(-1, size), dtype=arrays.dtype).view(shape)
-
-    stop = torch.tensor(counts).cumsum(0)
+    The type of what is not coded is that of the keys unless it is given.
+    """
     keys, values, _ = lists[0]
-    weights = torch.cat([kept.log_weight for *_, kept in lists])
-    segments = Segments(
-        keys=flat(keys),
-        values=flat(values),
-        log_weight=weights.to(keys.device, torch.float32),
-        start=(stop - torch.tensor(counts)).to(keys.device),
-        stop=stop.to(keys.device),
+    kept = [head for *_, head in lists]
+    exact = torch.tensor([len(head.index) - head.coded for head in kept])
+    stop, device = exact.cumsum(0), keys.device
+    total, widths = int(stop[-1]), (keys.shape[1], values.shape[1])
+    bytes_of = [coded_bytes(head.coded, *widths, head.bits) if head.coded else 0 for head in kept]
+    dtype = keys.dtype if dtype is None else dtype
+    key_array, value_array = (_lasting((total, d), dtype, device) for d in widths)
+    data = _lasting((sum(bytes_of),), torch.uint8, device)
+    weights, at, byte = [], 0, 0
+    for (keys, values, head), count, size in zip(lists, exact.tolist(), bytes_of, strict=True):
+        place, index = slice(at, at + count), head.index.to(device)
+        key_array[place] = keys[index[:count]]
+        value = values[index] if head.values is None else head.values.to(device)
+        value_array[place] = value[:count]
+        weights.append(head.log_weight[:count])
+        if head.coded:
+            weight = head.log_weight[count:].to(device)
+            data[byte : byte + size] = encode(keys[index[count:]], value[count:], weight, head.bits)
+        at, byte = place.stop, byte + size
+    codes = None
+    if sum(bytes_of):
+        coded = np.array([head.coded for head in kept])
+        bits = np.array([head.bits if head.coded else (8, 8) for head in kept])
+        starts = [np.cumsum(x) - x for x in (np.array(bytes_of), coded)]
+        table = np.column_stack([starts[0], coded, bits, starts[1]]).astype(np.int64)
+        codes = Codes(data, torch.from_numpy(table).to(device))
+    return Segments(
+        keys=key_array,
+        values=value_array,
+        log_weight=torch.cat(weights).to(device, torch.float32),
+        start=(stop - exact).to(device),
+        stop=stop.to(device),
+        codes=codes,
     )
-    at = 0
-    for keys, values, kept in lists:
-        place, index = slice(at, at + len(kept.index)), kept.index.to(keys.device)
-        torch.index_select(keys, 0, index, out=segments.keys[place])
-        if kept.values is None:
-            torch.index_select(values, 0, index, out=segments.values[place])
-        else:
-            segments.values[place] = kept.values
-        at = place.stop
-    return segments
 
 
-def one_list(segments: Segments, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, values and log-weights of one list, as views."""
-    place = slice(int(segments.start[number]), int(segments.stop[number]))
-    return segments.keys[place], segments.values[place], segments.log_weight[place]
+def _lasting(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An empty array that lives as long as a cache.
+
+    Lists are made while the large arrays of a layer come and go. Between them, in the allocator's
+    memory, they would keep it from using the gaps, and from giving them back: peaks were then
+    hardly below those of a dense cache. So they have memory of their own.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size < SMALLEST:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=dtype).view(shape)
 
 
 class Tail:
@@ -196,7 +235,7 @@ def cached_tokens(segments: Segments, tail: Tail) -> Iterator[CachedTokens]:
     """Everything that a layer stores, one list after the other."""
     for number in range(len(segments.start)):
         b, g = divmod(number, tail.keys.shape[1])
-        keys, values, weight = one_list(segments, number)
+        keys, values, weight = segments.one(number)
         hidden = torch.zeros(tail.length).masked_fill_(~tail.valid[b], -torch.inf)
         yield CachedTokens(
             b,
@@ -270,7 +309,8 @@ class RunningScores:
     Attributes
     ----------
     listed
-        Scores of the tokens of the lists, [total], in the order of their arrays.
+        Scores of the tokens of the lists, [total], in the order of their arrays: those that are
+        coded come last.
     tail
         Of the first tokens of the tail, [batch, key heads, some].
     """
@@ -279,11 +319,18 @@ class RunningScores:
         with torch.inference_mode(False):
             self.listed, self.tail = listed.clone(), tail.clone()
 
+    def copied(self, segments: Segments) -> Tensor:
+        """Scores of the lists as they are after :meth:`Segments.copied`."""
+        scores = [self.of_list(segments, number, 0) for number in range(len(segments.start))]
+        exact = (segments.stop - segments.start).tolist()
+        parts = [(score[:n], score[n:]) for score, n in zip(scores, exact, strict=True)]
+        return torch.cat([first for first, _ in parts] + [coded for _, coded in parts])
+
     def of_list(self, segments: Segments, number: int, tail: int) -> Tensor:
         """Scores of one list and of its tail, 0 at tokens that have none."""
-        start, stop = int(segments.start[number]), int(segments.stop[number])
-        scores = torch.zeros(stop - start + tail)
-        scores[: stop - start] = self.listed[start:stop]
+        parts = [self.listed[int(segments.start[number]) : int(segments.stop[number])]]
+        if segments.codes is not None:
+            _, count, *_, first = segments.codes.table[number].tolist()
+            parts.append(self.listed[len(segments.keys) + first :][:count])
         known = self.tail.flatten(0, 1)[number, :tail]
-        scores[stop - start :][: len(known)] = known
-        return scores
+        return torch.cat([*parts, known, torch.zeros(tail - len(known))])

@@ -1,12 +1,9 @@
-"""Deep stacks: how the sampling error of attention travels through layers."""
+"""What becomes of a model, or of a stack of layers, that attends to n tokens in every layer."""
 
 from __future__ import annotations
 
-from esscher.runs.old_study import function_of
-from esscher.studies.deep.result import Deep
+from esscher.runs.study import function_of
 from esscher.studies.deep.study import DeepStackStudy, DeepStudy
 
 deep = function_of(DeepStudy)
 deep_stack = function_of(DeepStackStudy)
-
-__all__ = ["Deep", "DeepStackStudy", "DeepStudy", "deep", "deep_stack"]

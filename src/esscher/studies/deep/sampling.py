@@ -15,13 +15,13 @@ queries are the last quarter. In an encoder all tokens are queries and keys.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -37,12 +37,10 @@ from esscher.engine.text.packing import Passage, PassageSet, first_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 from esscher.runs.executors import Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.deep.result import TERCILES, DeepCell
-from esscher.studies.deep.study import DeepStudy
+from esscher.runs.folder import Run
+from esscher.runs.study import Setup
+from esscher.studies.deep.study import TERCILES, DeepSettings, DeepStudy, Horizons, PassageErrors
 
-#: Stands for the end of the model where the tables have the number of a layer.
-END = -1
 #: By name of a variant: how its keys are drawn, and which heads by layer see the sample only (None
 #: for all heads of all layers).
 Variants: TypeAlias = Mapping[str, tuple[str, Mapping[int, Collection[int]] | None]]
@@ -141,7 +139,9 @@ class SampledPassage(PassageReader):
         """The passage as the model reads it."""
         return self.read(lambda inputs: None)
 
-    def cell(self, variants: Variants, sizes: Sequence[int], draws: int, seed: int) -> Cell:
+    def cell(
+        self, variants: Variants, sizes: Sequence[int], draws: int, seed: int
+    ) -> PassageErrors:
         """Measure some variants at every size.
 
         Parameters
@@ -155,27 +155,36 @@ class SampledPassage(PassageReader):
         seed
             Seed of the samples.
         """
-        causal, rows = self.loaded.causal, []
-        for variant, (way, heads) in variants.items():
-            for draw in range(draws):
-                for n in sizes:
-                    errors = self.errors(way, heads, draw, n, seed)
-                    rows += [(variant, draw, n, *entry) for entry in errors]
-        columns = ["variant", "draw", "n", "layer", "quantity", "value"]
-        about = DeepCell(
-            number=self.passage.number,
-            eligible=int(np.count_nonzero(~self.certain)),
-            dense_nll=surprise(self.dense.end, self.next_tokens) if causal else None,
+        shape = len(variants), 1, draws, len(sizes)
+        errors = np.empty((*shape, len(self.dense.residual)))
+        end: dict[str, Array] = {}
+        for v, (way, heads) in enumerate(variants.values()):
+            for draw, j in np.ndindex(draws, len(sizes)):
+                at = v, 0, draw, j
+                errors[at], numbers = self.errors(way, heads, draw, sizes[j], seed)
+                for name, value in numbers.items():
+                    end.setdefault(name, np.empty(shape))[at] = value
+        data = PassageErrors.new(
+            sampled=variants,
+            passage=[self.passage.number],
+            draw=range(draws),
+            layer=range(len(self.dense.residual)),
+            size=sizes,
         )
-        return Cell(about, pd.DataFrame(rows, columns=columns))
+        data.error = errors.swapaxes(-2, -1)
+        for name, values in end.items():
+            setattr(data, name, values)
+        data.eligible = [np.count_nonzero(~self.certain)]
+        if self.loaded.causal:
+            data.dense_nll = [surprise(self.dense.end, self.next_tokens)]
+        return data
 
     def errors(
         self, way: str, heads: Mapping[int, Collection[int]] | None, draw: int, n: int, seed: int
-    ) -> list[tuple[int, str, float]]:
-        """(layer, quantity, value) of one sampled pass.
+    ) -> tuple[list[float], Mapping[str, float]]:
+        """Errors by layer of one sampled pass, and the numbers of the model's end.
 
-        ``residual`` is the relative error of the tokens behind a block, root mean square over
-        them; what follows the layers is the end of the model.
+        An error is that of the tokens behind a block, relative, root mean square over them.
         """
         certain = torch.from_numpy(self.certain)
 
@@ -188,18 +197,16 @@ class SampledPassage(PassageReader):
             return sampled_attention(inputs, certain, drawn, chosen)
 
         sampled = self.read(replacement)
-        out: list[tuple[int, str, float]] = []
-        for i, (state, dense) in enumerate(zip(sampled.residual, self.dense.residual, strict=True)):
+        errors = []
+        for state, dense in zip(sampled.residual, self.dense.residual, strict=True):
             off = torch.linalg.vector_norm((state - dense)[self.query_rows].double(), dim=-1)
             size = torch.linalg.vector_norm(dense[self.query_rows].double(), dim=-1)
             # token by token: a few tokens of huge norm must not stand for all
-            out.append((i, "residual", float((off / size).square().mean().sqrt())))
+            errors.append(float((off / size).square().mean().sqrt()))
         if self.loaded.causal:
-            end = compare_laws(self.dense.end, sampled.end, self.next_tokens)
-        else:
-            ends = sampled.end.double(), self.dense.end.double()
-            end = {"cosine": float(torch.cosine_similarity(*ends, dim=0))}
-        return out + [(END, name, value) for name, value in end.items()]
+            return errors, compare_laws(self.dense.end, sampled.end, self.next_tokens)
+        ends = sampled.end.double(), self.dense.end.double()
+        return errors, {"cosine": float(torch.cosine_similarity(*ends, dim=0))}
 
 
 def certain_keys(passage: Passage, causal: bool) -> NDArray[np.bool_]:
@@ -268,48 +275,49 @@ def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int
 # Cells: the horizons, and a passage and a way of sampling.
 
 
-def read_text(study: DeepStudy, loaded: LoadedModel, model: AnyModel) -> DeepWork:
+def read_text(
+    study: DeepStudy, settings: DeepSettings, loaded: LoadedModel, model: AnyModel
+) -> DeepWork:
     """Cut the text into whole passages, with room for every size."""
     check_supported(loaded)
-    text = first_passages(loaded, study.text, study.passages, study.context, study.column)
-    study = study.fitted(text, loaded.outline, context=text.context, passages=len(text))
+    text = first_passages(loaded, study.text, settings.passages, settings.context, study.column)
+    settings = study.fitted(text, loaded.outline, context=text.context, passages=len(text))
     eligible = [int(np.count_nonzero(~certain_keys(p, loaded.causal))) for p in text]
     fewest = min(eligible)
-    if study.sizes[-1] >= fewest:
+    if settings.sizes[-1] >= fewest:
         raise InputError(
-            f"sizes go up to {study.sizes[-1]}, but passage {eligible.index(fewest)} has only "
+            f"sizes go up to {settings.sizes[-1]}, but passage {eligible.index(fewest)} has only "
             f"{fewest} keys to draw from (all but the first one, delimiters and a decoder's last "
             f"quarter); give sizes below {fewest}"
         )
-    return DeepWork(replace(study, model=loaded.record, text=text.record), model, text)
+    setup = Setup(settings, {"model": loaded.record, "text": text.record})
+    return DeepWork(setup, model, text)
 
 
 @dataclass(frozen=True, eq=False)
 class DeepWork:
-    """A model that is ready to be sampled: see :class:`esscher.runs.old_study.Work`."""
+    """A model that is ready to be sampled: see :class:`esscher.runs.study.Work`."""
 
-    study: DeepStudy
+    setup: Setup[DeepSettings]
     model: AnyModel
     passages: PassageSet
 
-    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield the horizons first: they say which heads are in which tercile."""
-        study = self.study
-        by_part: dict[str, Variants] = {way: {way: (way, None)} for way in study.ways}
-        if study.terciles != "none":
+        settings = self.setup.settings
+        by_part: dict[str, Variants] = {way: {way: (way, None)} for way in settings.ways}
+        if settings.terciles != "none":
             yield {"horizons": Task("horizons", _horizons_cell, (self.model, tuple(self.passages)))}
             cell = run.read("horizons")
             assert cell is not None  # stored before anything that needs it
-            if cell.about.horizons is None:
-                raise run.damaged("horizons", "it has no horizons")
-            heads = split_terciles(np.array(cell.about.horizons), study.terciles)
-            by_part["terciles"] = {name: (study.ways[0], heads[name]) for name in TERCILES}
+            heads = split_terciles(cell["horizon"].values, settings.terciles)
+            by_part["terciles"] = {name: (settings.ways[0], heads[name]) for name in TERCILES}
         try:
             yield {
                 f"passage-{number}-{part}": Task(
                     f"passage-{number}-{part}",
                     _passage_cell,
-                    (self.model, passage, variants, study.sizes, study.draws, study.seed),
+                    (self.model, passage, variants, settings.sizes, settings.draws, settings.seed),
                 )
                 for number, passage in enumerate(self.passages)
                 for part, variants in by_part.items()
@@ -318,12 +326,13 @@ class DeepWork:
             _LAST.clear()
 
 
-def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> Cell:
+def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset:
     """Horizon of every head, mean over the passages."""
     with opened_model(model) as loaded:
         horizons = [head_horizons(SampledPassage(loaded, passage)) for passage in passages]
-    rows: list[Any] = np.asarray(np.mean(horizons, axis=0)).tolist()
-    return Cell(DeepCell(horizons=tuple(tuple(row) for row in rows)))
+        data = Horizons.new(layer=range(loaded.shape.layers), head=range(loaded.shape.heads))
+        data.horizon = np.mean(horizons, axis=0)
+        return data.dataset
 
 
 #: The passage that this process has read last: its dense pass serves several cells.
@@ -337,7 +346,7 @@ def _passage_cell(
     sizes: tuple[int, ...],
     draws: int,
     seed: int,
-) -> Cell:
+) -> xr.Dataset:
     """Some variants on one passage."""
     with opened_model(model) as loaded:
         last = _LAST[0] if _LAST and _LAST[0].loaded is loaded else None
@@ -349,4 +358,4 @@ def _passage_cell(
         ):
             _LAST.clear()  # two passages need not be in memory together
             _LAST.append(SampledPassage(loaded, passage))
-        return _LAST[0].cell(variants, sizes, draws, seed)
+        return _LAST[0].cell(variants, sizes, draws, seed).dataset

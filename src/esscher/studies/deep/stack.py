@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pandas as pd
+import xarray as xr
 
 from esscher.core.errors import UndefinedError
 from esscher.core.streams import random_stream
@@ -31,8 +31,9 @@ from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
 from esscher.math.limits.mapping import AffineMap
-from esscher.runs.folder import Cell
-from esscher.studies.deep.result import DeepCell
+from esscher.runs.executors import CellExecutor, Task
+from esscher.runs.study import OneBatch, Setup
+from esscher.studies.deep.study import STACK_CURVES, DeepStackSettings, Replicate
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
 #: digits of float64 are left for ``Sigma^{-1/2}``.
@@ -165,18 +166,45 @@ def moment_entries(mean: Array, covariance: Array) -> Array:
     return np.concatenate([mean[:kept], covariance[upper]])
 
 
+def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> OneBatch:
+    """Draw the stack; each replicate is a task."""
+    source = executor.share(settings.stack)
+    tasks = {
+        f"replicate-{number}": Task(
+            f"replicate-{number}",
+            measure_replicate,
+            (source, settings.sizes, number, settings.seed),
+        )
+        for number in range(settings.replicates)
+    }
+    return OneBatch(Setup(settings), tasks)
+
+
 def measure_replicate(
     source: tuple[GaussianStack, StackLimit], sizes: Sequence[int], replicate: int, seed: int
-) -> Cell:
-    """One replicate: the first n of the same tokens, for every size n."""
+) -> xr.Dataset:
+    """One replicate: the first n of the same tokens, for every size n.
+
+    Moments of n tokens are biased by b/n plus higher orders; two sizes cancel the first.
+    """
     stack, limit = source
     rng = random_stream(seed, "deep tokens", replicate)
     tokens = Gaussian(dim=limit.means.shape[1]).sample(sizes[-1], rng)
-    rows: list[tuple[int, int, str, int, float]] = []
-    for n in sizes:
-        for i, (errors, moments) in enumerate(layer_errors(stack, limit, tokens[:n])):
-            rows += [(n, i, metric, 0, error) for metric, error in errors.items()]
-            if n in sizes[-2:]:  # the limit is extrapolated from two sizes
-                rows += [(n, i, "moment", j, float(v)) for j, v in enumerate(moments)]
-    columns = ["n", "layer", "quantity", "entry", "value"]
-    return Cell(DeepCell(number=replicate), pd.DataFrame(rows, columns=columns))
+    errors = np.empty((len(STACK_CURVES), len(stack.layers), len(sizes)))
+    moments = []
+    for j, n in enumerate(sizes):
+        by_layer = list(layer_errors(stack, limit, tokens[:n]))
+        errors[:, :, j] = [[layer[curve] for layer, _ in by_layer] for curve in STACK_CURVES]
+        moments.append(np.array([entries for _, entries in by_layer]))
+    data = Replicate.new(
+        curve=STACK_CURVES,
+        replicate=[replicate],
+        layer=range(len(stack.layers)),
+        size=sizes,
+        entry=range(moments[0].shape[1]),
+    )
+    data.error = errors[:, None]
+    small, large = sizes[-2:]
+    # Richardson's extrapolation to infinite n
+    data.limit = [(large * moments[-1] - small * moments[-2]) / (large - small)]
+    return data.dataset

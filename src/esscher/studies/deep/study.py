@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
 from msgspec import Meta
 
+from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, AtMost, Seed, option
+from esscher.core.options import AtMost, Seed, option
 from esscher.core.validation import as_sizes, check_memory
+from esscher.core.variables import Data, group, var
 from esscher.engine.models.outline import Outline
-from esscher.engine.sampled.sizes import passage_keys
-from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_model_study import ModelStudy
-from esscher.runs.old_study import OneBatch, Study
-from esscher.studies.deep.result import TERCILES, WAYS, Deep, DeepCell
+from esscher.runs.executors import CellExecutor
+from esscher.runs.fits import Fit
+from esscher.runs.model_study import ModelStudy
+from esscher.runs.study import OneBatch, Setup, Study
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.math.limits import GaussianStack, StackLimit
+    from esscher.runs.result import Result
     from esscher.studies.deep.sampling import DeepWork
 
+#: Names of the thirds of the heads, by increasing horizon.
+TERCILES = ("low", "middle", "high")
+#: Curves of a layer: errors of a Gaussian stack, and ways in which a model's keys are drawn.
+STACK_CURVES, WAYS = ("map", "mean", "cov"), ("independent", "shared")
 #: Sizes of a Gaussian stack, unless they are given.
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
 #: Longest passage of encoders and decoders unless a length is given.
@@ -39,19 +45,187 @@ PASSAGES = 4
 FEWEST_TOKENS = 16
 
 
+#: Numbers of a model's end, of which an encoder has others than a decoder.
+END: dict[str, Any] = {"optional": True, "interval": "short"}
+
+
+class Horizons(Data):
+    """A cell: the horizon of every head of a model."""
+
+    horizon = var("layer head", "H", terminal="H", help="horizon of the dense model")
+
+
+class PassageErrors(Data):
+    """A cell: one passage, with samples of its keys, in all heads or in a third of them."""
+
+    error = var("sampled passage draw layer size", help="of the tokens behind a layer, relative")
+    kl = var("sampled passage draw size", optional=True, help="KL to the dense model")
+    top1 = var("sampled passage draw size", optional=True, help="same most likely token")
+    nll = var("sampled passage draw size", optional=True, help="mean surprise")
+    cosine = var("sampled passage draw size", optional=True, help="of embeddings, to dense")
+    dense_nll = var("passage", optional=True, help="mean surprise of the dense model")
+    eligible = var("passage", kind="i", format="n0", help="keys that can be drawn")
+
+
+class Replicate(Data):
+    """A cell: errors of a Gaussian stack on one sample of tokens, and the limit it points to."""
+
+    error = var("curve replicate layer size", help="relative")
+    limit = var("replicate layer entry", help="means and covariances, extrapolated to n = infinity")
+
+
+class DepthData(Data):
+    """The result of both studies: errors behind every layer, and how they grow.
+
+    A ``curve`` is an error of a stack (map, mean, cov), or a way of drawing a model's keys.
+    Replicates are samples of tokens, or passages; of a single passage, its draws.
+    """
+
+    replicate_error = var("curve replicate layer size", page=False, help="relative error")
+    error = var(
+        "curve layer size bound",
+        "relative error",
+        "s3",
+        terminal="error",
+        interval="short",
+        help="relative error of the tokens behind the layer",
+    )
+    growth = var(
+        "curve layer size bound",
+        terminal="growth",
+        interval="digits",
+        help="ratio of the error to that of the layer before",
+    )
+    growth_per_layer = var("curve size bound", help="geometric mean over all layers")
+    fit = group(Fit, "curve layer")
+
+
+class LimitCheck(Data):
+    """The measured limit of a stack against the exact recursion, by layer."""
+
+    measured = var("layer entry", page=False)
+    exact = var("layer entry", page=False)
+    standard_error = var("layer entry", page=False)
+    largest = var(
+        "layer",
+        "largest deviation",
+        "d1",
+        terminal="largest",
+        help="largest deviation of the measured limit from the recursion, in standard errors",
+    )
+    largest_bound = var(
+        "layer",
+        "95% bound of it",
+        "d1",
+        terminal="bound",
+        help="what the largest of so many stays below with probability 0.95, if the recursion is "
+        "right (Student, Bonferroni)",
+    )
+    rms = var("layer", "root mean square", help="of the deviations; 1 for pure noise")
+    resolution = var(
+        "layer", format="p2", help="median standard error over the mean variance of a coordinate"
+    )
+    agreement = var("layer", "limit", kind="U", terminal="limit")
+    doubt = var("layer", kind="U", page=False, help="why there is no verdict")
+
+
+class StackData(DepthData, LimitCheck):
+    """The result of a stack."""
+
+    horizon = var("layer", "H", terminal="H", help="horizon of the layer")
+
+
+class DeepData(DepthData):
+    """The result of a model: also what becomes of its end.
+
+    ``sampled`` is a way of drawing keys in all heads, or the third of the heads that sees a sample.
+    """
+
+    eligible = var("passage", kind="i", format="n0", page=False, help="keys that can be drawn")
+    kl = var("sampled size bound", "KL (nats)", "s3", **END, terminal="KL")
+    top1 = var("sampled size bound", "same top token", "s3", **END, terminal="same top")
+    perplexity = var("sampled size bound", "perplexity", "s3", **END, terminal="perplexity")
+    ratio = var("sampled size bound", "over dense", "s3", **END, terminal="over dense")
+    cosine = var("sampled size bound", "cosine", "d3", **END, terminal="cosine")
+    dense_perplexity = var("bound", format="s3", page=False, optional=True)
+    replicate_damage = var(
+        "sampled replicate size", page=False, help="KL to the dense model, or 1 - cosine"
+    )
+    damage = group(Fit, "sampled", "damage_")
+    horizon = var("layer head", "H", terminal="H", optional=True, help="horizon, dense model")
+    tercile = var("layer head", kind="U", terminal="third", optional=True)
+    high_over_low = var(
+        "size bound", page=False, optional=True, help="damage of the highest third over the lowest"
+    )
+
+
+class DeepSettings(Record, frozen=True, kw_only=True):
+    """What the options of a model amount to; sizes are empty until the text is read."""
+
+    sizes: tuple[Count, ...]
+    context: Count
+    passages: Count
+    draws: Count
+    keys: Literal["independent", "shared", "both"]
+    terciles: Literal["model", "layer", "none"]
+    seed: int
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How the samples of different layers go together: the curves of a layer."""
+        return WAYS if self.keys == "both" else (self.keys,)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What is measured of a passage, a cell each."""
+        return (*self.ways, *(("terciles",) if self.terciles != "none" else ()))
+
+
+class DeepStackSettings(Record, frozen=True, kw_only=True):
+    """What the options of a stack amount to."""
+
+    depth: Count
+    dim: Count
+    horizon: float
+    residual: float
+    output_scale: float
+    tau: float
+    sizes: tuple[Count, ...]
+    replicates: Count
+    seed: int
+
+    @property
+    def stack(self) -> tuple[GaussianStack, StackLimit]:
+        """Draw the stack, and return it with its limit."""
+        from esscher.studies.deep.stack import random_stack
+
+        return random_stack(
+            self.depth,
+            self.dim,
+            self.horizon,
+            residual=self.residual,
+            output_scale=self.output_scale,
+            tau=self.tau,
+            seed=self.seed,
+        )
+
+
+#: A result of either study.
+AnyDeep: TypeAlias = "Result[DeepSettings] | Result[DeepStackSettings]"
+
+
 @dataclass(frozen=True, kw_only=True)
-class DeepStudy(ModelStudy[Deep]):
+class DeepStudy(ModelStudy[DeepSettings]):
     """Measure how errors of sampled attention grow through layers.
 
     Every layer attends to n random keys only, and the error is followed to the end of the model;
     then the same for a third of the heads at a time, by horizon.
     """
 
-    name = "deep"
+    settings, data = DeepSettings, DeepData
+    cell: ClassVar = {"horizons": Horizons, "passage": PassageErrors}
     asks = "What becomes of a model whose layers attend to n keys only?"
     next_step = "esscher plan MODEL --check TEXT --budget 0.25"
-    cell = DeepCell
-    result = Deep
     examples = (
         "esscher deep demo:smollm2 --sizes 64:384:5 --out runs/deep --figure deep.png",
         "esscher deep demo:minilm --keys shared --terciles none",
@@ -59,15 +233,16 @@ class DeepStudy(ModelStudy[Deep]):
     instead: ClassVar[Mapping[str, str]] = {"gaussian": "deep-stack"}
 
     sizes: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=10**15)], ...],
+        tuple[Annotated[int, Meta(ge=1, le=10**15)], ...] | None,
         option("Numbers of keys n (default: 5 sizes up to half of the keys).", metavar="A:B:K"),
-    ] = BY_MODEL
+    ] = None
     context: Annotated[
-        int, option("Tokens per passage (default: up to 512; decoders 1024).", ge=1, le=10**9)
-    ] = BY_MODEL
-    passages: Annotated[int, option("Number of passages (default: up to 4).", ge=1, le=10**6)] = (
-        BY_MODEL
-    )
+        int | None,
+        option("Tokens per passage (default: up to 512; decoders 1024).", ge=1, le=10**9),
+    ] = None
+    passages: Annotated[
+        int | None, option("Number of passages (default: up to 4).", ge=1, le=10**6)
+    ] = None
     draws: Annotated[int, option("Random samples per size and passage.", ge=1, le=10**6)] = 2
     keys: Annotated[
         Literal["independent", "shared", "both"],
@@ -82,8 +257,12 @@ class DeepStudy(ModelStudy[Deep]):
     ] = "model"
     seed: Seed = 0
 
-    def fill(self, model: Outline) -> DeepStudy:
+    def resolve(self, model: Outline) -> DeepSettings:
         """Choose passages and sizes that the model has."""
+        import numpy as np
+
+        from esscher.engine.sampled.sizes import passage_keys
+
         model.check_supported()
         length = model.context(self.context, DECODER_CONTEXT if model.causal else ENCODER_CONTEXT)
         if length < FEWEST_TOKENS:
@@ -105,58 +284,53 @@ class DeepStudy(ModelStudy[Deep]):
                     f"give sizes below {keys}"
                     + (", or a longer context" if length < model.max_positions else "")
                 )
-        passages = AtMost.unless(self.passages, self.passages or PASSAGES)
         context = AtMost.unless(self.context, length)
-        sizes = self.sizes if isinstance(context, AtMost) else tuple(int(n) for n in grid)
-        return replace(self, context=context, passages=passages, sizes=sizes)
+        known = not isinstance(context, AtMost)
+        return self.settings_with(
+            context=context,
+            passages=AtMost.unless(self.passages, self.passages or PASSAGES),
+            sizes=tuple(int(n) for n in grid) if known else self.sizes or (),
+        )
 
-    @property
-    def ways(self) -> tuple[str, ...]:
-        """How the samples of different layers go together: the curves of a layer."""
-        return WAYS if self.keys == "both" else (self.keys,)
-
-    @property
-    def variants(self) -> tuple[str, ...]:
-        """Names of what is measured at every size."""
-        return (*self.ways, *(TERCILES if self.terciles != "none" else ()))
-
-    def cells(self) -> list[str]:
-        """The horizons, and one cell per passage and way of sampling."""
-        names = ["horizons"] if self.terciles != "none" else []
-        parts = (*self.ways, *(("terciles",) if names else ()))
-        return names + [f"passage-{p}-{part}" for p in range(self.passages) for part in parts]
-
-    def read(self, loaded: LoadedModel, model: AnyModel, executor: CellExecutor) -> DeepWork:
+    def read(
+        self,
+        settings: DeepSettings,
+        loaded: LoadedModel,
+        model: AnyModel,
+        executor: CellExecutor,
+    ) -> DeepWork:
         """Cut the text into passages."""
         from esscher.studies.deep.sampling import read_text  # brings torch
 
-        return read_text(self, loaded, model)
+        return read_text(self, settings, loaded, model)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
+    @staticmethod
+    def cells(setup: Setup[DeepSettings]) -> list[str]:
+        """The horizons, and one cell per passage and way of sampling."""
+        settings = setup.settings
+        horizons = ["horizons"] if settings.terciles != "none" else []
+        passages = range(settings.passages)
+        return horizons + [f"passage-{p}-{part}" for p in passages for part in settings.parts]
+
+    @staticmethod
+    def combine(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]) -> DeepData:
         """Average over passages, and fit rates."""
-        from esscher.studies.deep.assemble import assemble_model  # brings torch
+        from esscher.studies.deep.combine import combine_passages
 
-        return assemble_model(self, cells, run)
+        return combine_passages(setup, cells)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepStackStudy(Study[Deep]):
+class DeepStackStudy(Study[DeepStackSettings]):
     """Measure how errors grow through a random stack of layers.
 
     For Gaussian tokens the limit is known exactly, by a recursion, and the measured limit is
     compared with it.
     """
 
-    name = "deep-stack"
+    settings, data, cell = DeepStackSettings, StackData, Replicate
     asks = "How does the error grow from layer to layer?"
-    next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     unit = "replicates"
-    cell = DeepCell
-    result = Deep
-    examples = (
-        "esscher deep-stack --depth 12 --dim 8 --horizon 0.5 --residual 1",
-        "esscher deep-stack --depth 24 --sizes 256:8192:6 --out runs/stack --figure stack.png",
-    )
 
     depth: Annotated[int, option("Number of layers.", ge=1, le=10_000)] = 12
     dim: Annotated[int, option("Dimension of the tokens.", ge=1, le=4096)] = 8
@@ -165,57 +339,40 @@ class DeepStackStudy(Study[Deep]):
     output_scale: Annotated[float, option("Gain of the attention branch.", gt=0)] = 0.5
     tau: Annotated[float, option("Length of the mean tilt.", ge=0)] = 0.0
     sizes: Annotated[
-        tuple[Annotated[int, Meta(ge=2, le=10**15)], ...],
+        tuple[Annotated[int, Meta(ge=2, le=10**15)], ...] | None,
         option("Numbers of tokens n, as first:last:count (default 256:8192:6).", metavar="A:B:K"),
-    ] = BY_MODEL
+    ] = None
     replicates: Annotated[int, option("Independent samples of tokens.", ge=1, le=10**6)] = 32
     seed: Seed = 0
 
-    def filled(self) -> Self:
+    def known(self) -> DeepStackSettings:
         """Fill in the sizes."""
         sizes = SIZES if self.sizes is None else tuple(int(n) for n in as_sizes(self.sizes))
         if len(sizes) < 2:
             raise InputError(f"sizes is {list(sizes)}; a rate and a limit take at least 2 sizes")
         most = f"sizes go up to {sizes[-1]:,}; a sample of that size"
         check_memory(8 * self.dim * sizes[-1], most)
-        return replace(self, sizes=sizes)
-
-    def stack(self) -> tuple[GaussianStack, StackLimit]:
-        """Draw the stack, and return it with its limit."""
-        from esscher.studies.deep.stack import random_stack
-
-        return random_stack(
-            self.depth,
-            self.dim,
-            self.horizon,
-            residual=self.residual,
-            output_scale=self.output_scale,
-            tau=self.tau,
-            seed=self.seed,
-        )
-
-    def cells(self) -> list[str]:
-        """One cell per replicate."""
-        return [f"replicate-{number}" for number in range(self.replicates)]
+        return self.settings_with(sizes=sizes)
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Draw the stack, and say so if it is impossible."""
-        from esscher.studies.deep.stack import measure_replicate  # brings torch
+        from esscher.studies.deep.stack import stack_work  # brings torch
 
-        source = executor.share(self.stack())
-        tasks = {
-            name: Task(name, measure_replicate, (source, self.sizes, number, self.seed))
-            for number, name in enumerate(self.cells())
-        }
-        return OneBatch(self, tasks)
+        return stack_work(self.known(), executor)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Deep:
+    @staticmethod
+    def cells(setup: Setup[DeepStackSettings]) -> list[str]:
+        """One cell per replicate."""
+        return [f"replicate-{number}" for number in range(setup.settings.replicates)]
+
+    @staticmethod
+    def combine(setup: Setup[DeepStackSettings], cells: Mapping[str, xr.Dataset]) -> StackData:
         """Average over replicates, fit rates, and compare with the recursion."""
-        from esscher.studies.deep.assemble import assemble_stack  # brings torch
+        from esscher.studies.deep.combine import combine_replicates
 
-        return assemble_stack(self, cells, run)
+        return combine_replicates(setup.settings, list(cells.values()))
 
-    @property
-    def subject(self) -> str:
-        """Law of the tokens."""
+    @staticmethod
+    def subject(setup: Setup[DeepStackSettings]) -> str:
+        """Name the law of the tokens."""
         return "gaussian"

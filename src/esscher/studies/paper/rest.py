@@ -183,6 +183,7 @@ def measure_depth(unit: Unit, setting: Setting) -> Rows:
         seed=setting.seed,
         progress=False,
     )
+    table = result.table("errors").rename(columns={"size": "n"})
     names = [
         "layer",
         "n",
@@ -194,7 +195,7 @@ def measure_depth(unit: Unit, setting: Setting) -> Rows:
         "exponent_low",
         "exponent_high",
     ]
-    return records(result.table()[names])
+    return records(table[names])
 
 
 def judge_depth(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:

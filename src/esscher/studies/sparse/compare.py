@@ -24,7 +24,7 @@ import xarray as xr
 
 from esscher.core.codec import Estimate
 from esscher.core.validation import Array
-from esscher.core.variables import bounds, estimate, joined
+from esscher.core.variables import estimate, joined
 from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import mean_bounds
@@ -104,11 +104,7 @@ def compare_patterns(
         [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in of_pattern]
         for of_pattern in errors
     ]
-    data.exponent = [[bounds(fit.exponent, fit.interval) for fit in row] for row in fits]
-    data.constant = [[bounds(fit.constant, fit.constant_interval) for fit in row] for row in fits]
-    data.law = [[fit.law for fit in row] for row in fits]
-    data.trusted = [[fit.trusted for fit in row] for row in fits]
-    data.reasons = [["; ".join(fit.reasons) for fit in row] for row in fits]
+    data.fit.put(fits)
     versus = [
         [
             EQUAL if name == BASELINE else versus_random(e, base, budgets, seed)

@@ -13,9 +13,10 @@ from esscher.core.codec import Count, Index, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost, Seed, SomeHeads, SomeLayers, option
 from esscher.core.validation import STANDARD_LAWS, as_indices, check_memory
-from esscher.core.variables import Data, var
+from esscher.core.variables import Data, group, var
 from esscher.engine.models.outline import Outline
 from esscher.runs.executors import CellExecutor
+from esscher.runs.fits import Fit
 from esscher.runs.model_study import PassageStudy
 from esscher.runs.study import OneBatch, Setup, Study
 
@@ -60,24 +61,7 @@ class SparseLawData(Data):
         "pattern metric replicate budget", page=False, help="relative error, mean over the heads"
     )
     error = var("pattern metric budget bound", "relative error", "s3", help="mean of replicates")
-    exponent = var(
-        "pattern metric bound",
-        "exponent, map",
-        terminal="map",
-        interval="digits",
-        help="exponent of error ~ C r^-beta, errors divided by sqrt(1 - r/N)",
-    )
-    constant = var("pattern metric bound", page=False, help="the C of the fit")
-    law = var("pattern metric", kind="U", page=False, help="law that describes the curve")
-    trusted = var(
-        "pattern metric",
-        kind="b",
-        page=False,
-        terminal="trusted",
-        help='whether the exponent of the map can be taken at its word (result["reasons"] says '
-        "why not)",
-    )
-    reasons = var("pattern metric", kind="U", page=False, help="why the exponent is not trusted")
+    fit = group(Fit, "pattern metric")
     difference = var(
         "pattern metric bound",
         "minus that of random",

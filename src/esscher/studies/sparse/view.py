@@ -6,9 +6,10 @@ import numpy as np
 import xarray as xr
 
 from esscher.core.shown import between, counted, rates_said, shown
-from esscher.core.variables import var
+from esscher.core.variables import var, with_ends
 from esscher.engine.patterns import BASELINE
 from esscher.math.statistics.records import class_counts, rate_words
+from esscher.runs.fits import Fit
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.sparse.compare import FASTER, KEEPS, MARGIN, NEVER, SLOWER, UNDECIDED
@@ -87,9 +88,9 @@ TABLES = (
         "Error against dense attention",
         ("pattern",),
         (
-            *(SparseLawData.verdict, SparseLawData.exponent, SparseLawData.trusted),
+            *(SparseLawData.verdict, Fit.exponent, Fit.trusted),
             *(SparseLawData.difference, SparseLawData.ratio, LAST, MEAN, COV),
-            *(SparseLawData.law, SparseLawData.reasons),
+            *(Fit.law, Fit.reasons),
         ),
         verdicts,
         caption=RULE,
@@ -144,7 +145,7 @@ def subject(result: AnySparse) -> str:
 
 def headline(result: AnySparse) -> str:
     """Return the answer in a few sentences."""
-    exponent, ends = _estimate(verdicts(result)["exponent"].sel(pattern=BASELINE))
+    exponent, ends = with_ends(verdicts(result)["exponent"].sel(pattern=BASELINE))
     sentences = [
         "Random selection: the error falls with the number of keys, with exponent "
         f"{between(exponent, ends)}, {rate_words(ends)}."
@@ -180,10 +181,10 @@ def notes(result: AnySparse) -> list[str]:
 def cards(result: AnySparse) -> list[Card]:
     """Return the numbers that matter."""
     table = verdicts(result)
-    exponent, (low, high) = _estimate(table["exponent"].sel(pattern=BASELINE))
+    exponent, (low, high) = with_ends(table["exponent"].sel(pattern=BASELINE))
     errors = table["last_error"].sel(bound="value")
     best = errors["pattern"].values[int(np.argmin(errors.values))]
-    smallest, ends = _estimate(table["last_error"].sel(pattern=best))
+    smallest, ends = with_ends(table["last_error"].sel(pattern=best))
     never, unknown = (int((table["verdict"] == verdict).sum()) for verdict in (NEVER, UNDECIDED))
     return [
         Card(
@@ -205,9 +206,3 @@ def cards(result: AnySparse) -> list[Card]:
         ),
         Card(f"{float(result['visible']):,.0f}", "keys that a query sees", "dense attention, mean"),
     ]
-
-
-def _estimate(array: xr.DataArray) -> tuple[float, tuple[float, float]]:
-    """A number, and the ends of its interval; NaN for those that are not known."""
-    value, low, high = array.values.tolist()
-    return value, (low, high)

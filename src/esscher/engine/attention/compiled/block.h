@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define BLOCK 128      /* keys between two looks at the largest logit */
-#define STEP 32        /* keys whose values are summed before the next are asked for */
+#define STEP 32        /* keys whose values are summed before the next are asked for, or of a block
+                          of codes */
 #define AHEAD 4096     /* bytes from what is read to what is asked for */
 #define LINE 64        /* bytes of a line of the cache */
 #define HIDDEN -3e38f  /* the logit of a key that is not there; others are above ... */
@@ -32,6 +33,9 @@ struct ragged {
     const int64_t *start, *stop;
     int64_t kept, d_k, d_v;
     int64_t type; /* of keys and values */
+    const uint8_t *codes; /* blocks of STEP coded tokens; see coded.py */
+    const int64_t *coded; /* [lists][5] first byte, tokens, bits of keys, of values */
+    int64_t code_bytes;
     const float *q;
     const char *tail_keys, *tail_values;
     const uint8_t *visible; /* NULL: causal */
@@ -69,6 +73,7 @@ struct bench {
     float *logits; /* [rows][BLOCK], then weights */
     float *extra;  /* [BLOCK] added to the logits */
     float *room;   /* [STEP][wide_k or wide_v] keys or values in float32 */
+    float *scaled; /* [rows][wide_k] tilts times the scales of a block of codes */
 };
 
 /* Keys side by side: of a list or of a tail. */
@@ -79,7 +84,30 @@ struct run {
     const float *log_weight; /* NULL: none */
     int64_t first;          /* of the tail; -1 in a list */
     const uint8_t *visible;
+    const uint8_t *codes;   /* the block of the first key, if keys are coded, and the bits */
+    int64_t key_bits, value_bits;
 };
+
+/* A block of coded tokens, as coded.py lays it out: scales and least entries of the channels of
+   keys, of the tokens' values, log weights (all float16), codes of keys, codes of values. */
+struct block {
+    const char *key_scale, *key_least, *value_scale, *value_least, *log_weight;
+    const uint8_t *keys, *values, *end;
+};
+
+INLINE struct block block_at(const struct ragged *p, const struct run *run, const uint8_t *at,
+                             int64_t count)
+{
+    struct block b = {.key_scale = (const char *)at};
+    b.key_least = b.key_scale + 2 * p->d_k;
+    b.value_scale = b.key_least + 2 * p->d_k;
+    b.value_least = b.value_scale + 2 * count;
+    b.log_weight = b.value_least + 2 * count;
+    b.keys = (const uint8_t *)b.log_weight + 2 * count;
+    b.values = b.keys + count * code_bytes(run->key_bits, p->d_k);
+    b.end = b.values + count * code_bytes(run->value_bits, p->d_v);
+    return b;
+}
 
 /* a[i] += products of some vectors of key i with those of a query. Keys are read in the order in
    which they lie, which the processor foresees. */
@@ -115,6 +143,42 @@ INLINE void fetch_after(const char *this, int64_t bytes)
     for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(this + AHEAD + at, 0, 2);
 }
 
+/* Products of coded keys, which are codes times scales plus least entries: scales go to the
+   queries. */
+static void products_of_codes(const struct call *c, const struct bench *at, const struct run *run,
+                              const uint8_t *codes, int64_t count)
+{
+    const struct ragged *p = c->p;
+    struct bench scaled = *at;
+    scaled.tilts = at->scaled;
+    for (int64_t j = 0; j < count; j += STEP) {
+        int64_t some = count - j < STEP ? count - j : STEP;
+        struct block b = block_at(p, run, codes, some);
+        fetch_after((const char *)codes, b.end - codes);
+        float *scale = at->room, *least = at->room + c->wide_k;
+        widen(FLOAT16, b.key_scale, 0, 1, p->d_k, c->wide_k, scale);
+        widen(FLOAT16, b.key_least, 0, 1, p->d_k, c->wide_k, least);
+        float added[c->rows];
+        for (int64_t r = 0; r < c->rows; r++) {
+            const float *tilt = at->tilts + r * c->wide_k;
+            vec sum = ALL(0.0f);
+            for (int64_t l = 0; l < c->wide_k; l += WIDTH) {
+                AT(at->scaled + r * c->wide_k + l) = CONST_AT(tilt + l) * AT(scale + l);
+                sum += CONST_AT(tilt + l) * AT(least + l);
+            }
+            added[r] = sum_of(sum);
+        }
+        widen_codes(run->key_bits, b.keys, some, p->d_k, c->wide_k, at->room);
+        memset(at->room + some * c->wide_k, 0, sizeof(float) * (STEP - some) * c->wide_k);
+        for (int64_t i = 0; i < some; i += WIDTH) {
+            products(c, &scaled, at->room + i * c->wide_k, c->wide_k, at->logits + j + i);
+            for (int64_t r = 0; r < c->rows; r++)
+                AT(at->logits + r * BLOCK + j + i) += ALL(added[r]);
+        }
+        codes = b.end;
+    }
+}
+
 /* Products of count keys, from the first of a run or later. */
 static void block_of_products(const struct call *c, const struct bench *at, const struct run *run,
                               int64_t from, int64_t count)
@@ -141,6 +205,15 @@ static void additions(const struct ragged *p, const struct run *run, int64_t fro
                       int64_t query, float *extra)
 {
     for (int64_t j = 0; j < BLOCK; j++) extra[j] = j < count ? 0.0f : HIDDEN;
+    const uint8_t *codes = run->codes;
+    for (int64_t j = 0; codes && j < count; j += STEP) {
+        int64_t some = count - j < STEP ? count - j : STEP;
+        struct block b = block_at(p, run, codes, some);
+        widen(FLOAT16, b.log_weight, 0, 1, some, (some + WIDTH - 1) / WIDTH * WIDTH, extra + j);
+        for (int64_t i = j; i < j + some; i++) extra[i] *= (float)LOG2E;
+        for (int64_t i = j + some; i < BLOCK; i++) extra[i] = HIDDEN;
+        codes = b.end;
+    }
     if (run->log_weight)
         for (int64_t j = 0; j < count; j++) extra[j] = (float)LOG2E * run->log_weight[from + j];
     if (run->first < 0) return;
@@ -239,8 +312,34 @@ static void weighted(int64_t rows, const float *weights, const float *values, in
     }
 }
 
+/* sums += weights times coded values; the weights become those of the codes. */
+static const uint8_t *weighted_codes(const struct call *c, const struct bench *at,
+                                     const struct run *run, const uint8_t *codes, int64_t from,
+                                     int64_t count, struct sums *sums)
+{
+    const struct ragged *p = c->p;
+    struct block b = block_at(p, run, codes, count);
+    float *scale = at->room, *least = at->room + STEP;
+    int64_t wide = (count + WIDTH - 1) / WIDTH * WIDTH;
+    widen(FLOAT16, b.value_scale, 0, 1, count, wide, scale);
+    widen(FLOAT16, b.value_least, 0, 1, count, wide, least);
+    for (int64_t r = 0; r < c->rows; r++) {
+        float *weights = at->logits + r * BLOCK + from, *values = sums->values + r * c->wide_v;
+        vec sum = ALL(0.0f);
+        for (int64_t j = 0; j < count; j += WIDTH) {
+            sum += AT(weights + j) * AT(least + j);
+            AT(weights + j) *= AT(scale + j);
+        }
+        vec added = ALL(sum_of(sum));
+        for (int64_t l = 0; l < c->wide_v; l += WIDTH) AT(values + l) += added;
+    }
+    widen_codes(run->value_bits, b.values, count, p->d_v, c->wide_v, at->room);
+    weighted(c->rows, at->logits + from, at->room, c->wide_v, count, sums->values, c->wide_v);
+    return b.end;
+}
+
 /* Sums over a run of keys. */
-static void attend(const struct call *c, const struct bench *at, const struct run *run,
+static void attend(const struct call *c, const struct bench *at, struct run *run,
                    struct sums *sums)
 {
     const struct ragged *p = c->p;
@@ -248,11 +347,18 @@ static void attend(const struct call *c, const struct bench *at, const struct ru
     int direct = p->type == FLOAT32 && p->d_v == c->wide_v;
     for (int64_t from = 0; from < run->count; from += BLOCK) {
         int64_t count = run->count - from < BLOCK ? run->count - from : BLOCK;
-        block_of_products(c, at, run, from, count);
+        if (run->codes) products_of_codes(c, at, run, run->codes, count);
+        else block_of_products(c, at, run, from, count);
         for (int64_t row = 0; row < c->rows; row++) {
             if (row == 0 || (run->first >= 0 && row % p->group == 0))
                 additions(p, run, from, count, row / p->group, at->extra);
             weights(c, at, sums, row, count);
+        }
+        if (run->codes) {
+            for (int64_t j = 0; j < count; j += STEP)
+                run->codes = weighted_codes(c, at, run, run->codes, j,
+                                            count - j < STEP ? count - j : STEP, sums);
+            continue;
         }
         const char *values = run->values + from * bytes;
         for (int64_t j = 0; j < count; j += STEP, values += STEP * bytes) {

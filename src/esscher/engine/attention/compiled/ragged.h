@@ -47,6 +47,20 @@ static void end(const struct call *c, const struct sums *sums)
     }
 }
 
+/* First byte, tokens, and bits of what a list has in codes. */
+static const int64_t *coded_of(const struct ragged *p, int64_t list)
+{
+    static const int64_t none[5] = {0, 0, 8, 8, 0};
+    return p->codes ? p->coded + 5 * list : none;
+}
+
+/* Bytes of the blocks of so many tokens. */
+static int64_t bytes_of_codes(const struct ragged *p, const int64_t *coded, int64_t tokens)
+{
+    int64_t row = code_bytes(coded[2], p->d_k) + code_bytes(coded[3], p->d_v);
+    return (tokens + STEP - 1) / STEP * 4 * p->d_k + tokens * (6 + row);
+}
+
 /* Keys low to high of a list and its tail. */
 static void some_keys(const struct call *c, const struct bench *at, int64_t list, int64_t low,
                       int64_t high, struct sums *sums)
@@ -54,7 +68,19 @@ static void some_keys(const struct call *c, const struct bench *at, int64_t list
     const struct ragged *p = c->p;
     int64_t size = SIZE(p->type), text = list / p->key_heads, head = list % p->key_heads;
     int64_t start = p->start[list], kept = p->stop[list] - start;
-    if (low < kept) {
+    const int64_t *coded = coded_of(p, list);
+    if (low < coded[1]) {
+        /* a block belongs to where its first token is */
+        int64_t first = (low + STEP - 1) / STEP, stop = (high + STEP - 1) / STEP * STEP;
+        if (stop > coded[1]) stop = coded[1];
+        struct run run = {.count = stop - first * STEP, .first = -1, .key_bits = coded[2],
+                          .value_bits = coded[3]};
+        run.codes = p->codes + coded[0] + bytes_of_codes(p, coded, first * STEP);
+        attend(c, at, &run, sums);
+    }
+    low = low > coded[1] ? low - coded[1] : 0;
+    high -= coded[1];
+    if (low < kept && high > 0) {
         int64_t first = start + low, stop = high < kept ? high : kept;
         struct run run = {p->keys + first * p->d_k * size, p->values + first * p->d_v * size,
                           p->d_k, p->d_v, stop - low, p->log_weight + first, -1, NULL};
@@ -93,10 +119,11 @@ static void one_item(const struct call *c, int64_t item)
     struct bench at = {.tilts = left};
     at.logits = at.tilts + c->rows * c->wide_k;
     at.extra = at.logits + c->rows * BLOCK;
-    at.room = at.extra + BLOCK;
+    at.scaled = at.extra + BLOCK;
+    at.room = at.scaled + c->rows * c->wide_k;
     int64_t begins = 0, ends;
     for (int64_t list = 0; list < p->batch * p->key_heads && begins < high; list++, begins = ends) {
-        ends = begins + p->stop[list] - p->start[list] + p->tail;
+        ends = begins + coded_of(p, list)[1] + p->stop[list] - p->start[list] + p->tail;
         if (ends <= low || ends == begins) continue;
         int before = begins < low, after = ends > high;
         struct sums *sums = before ? pieces : after ? pieces + 1 : &whole;
@@ -158,7 +185,10 @@ int esscher_ragged(const struct ragged *p)
     for (int64_t list = 0; list < lists; list++) {
         int64_t start = p->start[list], stop = p->stop[list];
         if (start < 0 || stop < start || stop > p->kept) return 1;
-        c.all += stop - start + p->tail;
+        const int64_t *coded = coded_of(p, list);
+        if (coded[0] < 0 || coded[1] < 0 || coded[0] + bytes_of_codes(p, coded, coded[1]) > p->code_bytes)
+            return 1;
+        c.all += coded[1] + stop - start + p->tail;
     }
     /* lists without any key are in no item */
     memset(p->outputs, 0, sizeof(float) * lists * c.rows * p->d_v);
@@ -167,7 +197,7 @@ int esscher_ragged(const struct ragged *p)
     if (!p->parallel || c.items < 1) c.items = 1;
     int64_t sums = c.rows * (WIDTH + c.wide_v) + (c.rows + WIDTH - 1) / WIDTH * WIDTH;
     int64_t widest = c.wide_k > c.wide_v ? c.wide_k : c.wide_v;
-    c.floats = 3 * sums + c.rows * (c.wide_k + BLOCK) + BLOCK + STEP * widest;
+    c.floats = 3 * sums + c.rows * (2 * c.wide_k + BLOCK) + BLOCK + STEP * widest;
     size_t bytes = c.items * (sizeof(float) * c.floats + 2 * sizeof(struct sums));
     c.memory = aligned_alloc(4 * WIDTH, (bytes + 4 * WIDTH - 1) / (4 * WIDTH) * (4 * WIDTH));
     if (!c.memory) return 2;

@@ -28,7 +28,7 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 #: Queries times heads of a key head in one call: their sums stay in the second-level cache.
 ROWS = 256
 #: ``struct ragged`` of block.h: what belongs to the lists, and the rest.
-LISTS, CALL = struct.Struct("@9q"), struct.Struct("@27q2d")
+LISTS, CALL = struct.Struct("@12q"), struct.Struct("@27q2d")
 
 
 #: Address of the function that starts PyTorch's threads, by its name; 0 if it has none of that
@@ -49,6 +49,10 @@ def pack_lists(segments: Segments, kernel: Kernel | None = None) -> PackedLists 
     kernel = kernel or kernel_for(keys.device, torch.float32)
     if kernel is None or keys.dtype not in TYPES:
         return None
+    codes = segments.codes
+    coded = (0, 0, 0)
+    if codes is not None:
+        coded = (codes.data.data_ptr(), codes.table.data_ptr(), codes.data.nbytes)
     return kernel.library.esscher_ragged, LISTS.pack(
         keys.data_ptr(),
         values.data_ptr(),
@@ -59,6 +63,7 @@ def pack_lists(segments: Segments, kernel: Kernel | None = None) -> PackedLists 
         keys.shape[1],
         values.shape[1],
         TYPES[keys.dtype],
+        *coded,
     )
 
 
