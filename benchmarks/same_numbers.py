@@ -2,7 +2,8 @@
 
 Small runs of every study with fixed seeds: laws, a tiny encoder and a tiny decoder with grouped
 queries. Every value of their results is stored by its path; after a change each one has to be equal
-to the bit. Values that are no longer there, and new ones, are listed by path.
+to the bit. Values that are no longer there, and new ones, are listed by path; a number with many
+digits that stands at another path now has moved.
 
     python -m benchmarks.same_numbers store before.json.xz    # with the old code
     python -m benchmarks.same_numbers compare before.json.xz  # with the new code
@@ -40,7 +41,7 @@ REFERENCE = Path(__file__).parent / "results" / "same_numbers.json.xz"
 #: Fields that say when and where, not what.
 PASSING = {"schema", "created", "git_revision", "command", "versions", "seconds", "out", "folder"}
 #: How many paths of a kind are printed.
-SHOWN = 12
+SHOWN = 40
 
 
 def text(seed: int = 0, words: int = 2500) -> list[str]:
@@ -290,7 +291,7 @@ def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> int:
-    """Print what differs, is gone and is new; return 1 if a value differs."""
+    """Print what differs, has moved, is gone and is new; return 1 if a value differs."""
     changed = 0
     for name, old in before.items():
         new = after[name]
@@ -298,11 +299,20 @@ def compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         equal = len(old.keys() & new.keys()) - len(other)
         print(f"{name}: {equal} of {len(old)} values equal, {len(other)} different")
         show("different", [f"{p}: {old[p]!r} before, {new[p]!r} after" for p in sorted(other)])
-        show("removed", kinds(old.keys() - new.keys()))
+        numbers = {value for value in new.values() if isinstance(value, float)}
+        gone = old.keys() - new.keys()
+        moved = {p for p in gone if telling(old[p]) and old[p] in numbers}
+        show("moved", kinds(moved))
+        show("removed", kinds(gone - moved))
         show("new", kinds(new.keys() - old.keys()))
         changed += len(other)
     print("every value that is still there is equal" if not changed else f"{changed} differ")
     return min(changed, 1)
+
+
+def telling(value: Any) -> bool:
+    """Whether a value is a number with so many digits that no other one equals it by chance."""
+    return isinstance(value, float) and len(repr(value).strip("-0.").replace(".", "")) > 8
 
 
 def kinds(paths: set[str]) -> list[str]:
