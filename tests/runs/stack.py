@@ -1,4 +1,4 @@
-"""A run without a model, in this process or as a command of its own: ``python -m tests.runs.stack``.
+"""A run without a model, here or as a command: ``python -m tests.runs.stack stack --out RUN``.
 
 Its replicates take some 20 ms each.
 """

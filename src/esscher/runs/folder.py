@@ -35,17 +35,16 @@ from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
+from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import (
+    LARGE,
     check_folder,
-    limits,
     open_regular,
     open_regular_for_writing,
     parse_json,
-    printable,
     read_file,
     read_json,
     read_table,
-    shortened,
 )
 from esscher.core.variables import Data, check
 from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
@@ -401,8 +400,8 @@ class CellRun:
             return self._known.get(name)
         paths = self._paths(name)
         try:
-            stored = read_json(paths["json"], limits.PART, follow=False)
-            data = read_file(paths["parquet"], limits.PART, follow=False)
+            stored = read_json(paths["json"], LARGE, follow=False)
+            data = read_file(paths["parquet"], LARGE, follow=False)
         except FileNotFoundError:
             return None
         except InputError as error:
@@ -510,7 +509,7 @@ class Run:
         if name in self._known or not self.on_disk:
             return self._known.get(name)
         try:
-            data = from_bytes(read_file(path, limits.PART, follow=False), path.name)
+            data = from_bytes(read_file(path, LARGE, follow=False), path.name)
             if (data.attrs.get("cell"), data.attrs.get("run")) != (name, self.identity):
                 raise InputError("it belongs to another cell, or to a run with other settings")
             self._known[name] = check(data, self._kind(name), path.name)
