@@ -1,8 +1,8 @@
 """Files that may come from anybody: read within limits, or refused with a reason.
 
 Everything that Esscher reads and did not write itself a moment ago goes through here: regular files
-only, of bounded size; JSON of bounded depth and number of values; arrays and tables whose size is
-known before memory is taken for them. No other place calls the parsers.
+only, of bounded size; JSON of bounded depth and number of values; tables whose size is known
+before memory is taken for them. No other place calls the parsers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from esscher.core.untrusted import limits
 from esscher.core.untrusted.files import (
     check_folder,
     first_line,
-    map_array,
     open_regular,
     open_regular_for_writing,
     parse_json,
@@ -28,7 +27,6 @@ __all__ = [
     "first_line",
     "foreign",
     "limits",
-    "map_array",
     "open_regular",
     "open_regular_for_writing",
     "parse_json",

@@ -1,4 +1,4 @@
-"""Files that may come from anybody: regular ones, with JSON, arrays and tables within limits."""
+"""Files that may come from anybody: regular ones, with JSON and tables within limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from esscher.core.untrusted import limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 
 #: A pipe is opened without waiting for its other end, and seen to be one then.
@@ -207,57 +206,6 @@ def _check(tree: Any, place: str) -> None:
             return
         level = below
     raise RecursionError
-
-
-# Arrays of numpy: their headers are believed only as far as the file reaches.
-
-#: Kinds of numbers, and strings of fixed length; objects would be pickles.
-_KINDS = "biufU"
-
-
-def map_array(path: Path) -> NDArray[Any]:
-    """Map the array of a .npy file for reading.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is not there.
-    InputError
-        If it is no array, holds objects, or ends before its array does.
-    """
-    import numpy as np
-
-    with open_regular(path, follow=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            version = np.lib.format.read_magic(file)
-            if version == (1, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-            elif version == (2, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-            else:
-                raise ValueError(f"version {version} of its format is not known")
-        except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-            raise InputError(f"{path} is damaged: {first_line(error)}") from error
-        start = file.tell()
-        if dtype.hasobject or dtype.kind not in _KINDS:
-            raise InputError(f"{path} holds {dtype.name[:80]}, not numbers; it is not read")
-        count = math.prod(shape)
-        if (
-            count < 0
-            or any(n < 0 for n in shape)
-            or len(shape) > 8
-            or count * dtype.itemsize > size - start
-        ):
-            raise InputError(
-                f"{path} is damaged: its header promises {str(tuple(shape))[:80]} numbers of "
-                f"{dtype.itemsize} bytes, but {size - start:,} bytes follow"
-            )
-        shape = tuple(int(n) for n in shape)
-        if not count:
-            return np.empty(shape, dtype)
-        order: Any = "F" if fortran else "C"
-        return np.memmap(file, dtype=dtype, mode="r", shape=shape, order=order, offset=start)
 
 
 # Parquet of the parts of a run: kinds of columns and sizes are checked before they are made.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 MIB = 2**20
 
-#: Bytes of config.json and cloud.json.
+#: Bytes of config.json.
 CONFIGURATION = 16 * MIB
 #: Bytes of the file that a scheduler writes.
 SCHEDULER = MIB
