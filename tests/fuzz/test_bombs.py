@@ -12,7 +12,7 @@ import pytest
 
 from esscher.core.errors import InputError
 from esscher.core.untrusted import (
-    limits,
+    LARGE,
     read_json,
     read_table,
 )
@@ -46,4 +46,4 @@ def test_large_files_are_not_read(tmp_path):
     path.touch()
     os.truncate(path, 2**40)
     with pytest.raises(InputError, match="at most 268,435,456 are read"):
-        read_json(path, limits.RESULTS)
+        read_json(path, LARGE)
