@@ -1,7 +1,7 @@
 """Files that may come from anybody: read within limits, or refused with a reason.
 
 Everything that Esscher reads and did not write itself a moment ago goes through here: regular files
-only, of bounded size; JSON of bounded depth and number of values; arrays without objects.
+only, of bounded size; JSON of bounded depth and number of values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from esscher.core.shown import printable, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 #: Bytes of a file of settings, and of any other file that is read as a whole.
 SMALL, LARGE = 2**24, 2**28
@@ -203,30 +202,6 @@ def _check_depth(tree: Any, left: int) -> None:
         if isinstance(value, (dict, list)):
             _check_depth(value, left - 1)
 
-
-def map_array(path: Path) -> NDArray[Any]:
-    """Map the array of a .npy file for reading.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is not there.
-    InputError
-        If it is no array of numbers or strings, or ends before its array does.
-    """
-    import numpy as np
-
-    open_regular(path, follow=False).close()
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-        raise InputError(f"{path} is damaged: {first_line(error)}") from error
-    if array.dtype.kind not in "biufU":
-        raise InputError(f"{path} is damaged: it holds {array.dtype.name[:80]}, not numbers")
-    return array
-
-
-# Parquet of the parts of a run: kinds of columns and sizes are checked before they are made.
 
 #: Bytes of a number at most, or of a reference to a string, in memory.
 _WIDTH = 8
