@@ -301,9 +301,7 @@ class BendTest:
         return float(np.mean(largest[:, 0] > critical))
 
 
-def bend_test(
-    resamples: Resamples, covariance: Array, predicted: Array | None = None
-) -> BendTest:
+def bend_test(resamples: Resamples, covariance: Array, predicted: Array | None = None) -> BendTest:
     """Test whether a curve leaves its null curve as a floor or a logarithm would.
 
     Parameters

@@ -265,7 +265,7 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
 
 
 def against_prediction(resamples: Resamples, predicted: Array) -> AgainstPrediction:
-    """Test whether measured errors keep a constant ratio to predicted ones (given as logarithms)."""
+    """Test whether measured errors keep a constant ratio to predicted ones (as logarithms)."""
     covariance = smooth_covariance(resamples)
     test = bend_test(resamples, covariance, predicted)
     x = resamples.log_sizes
