@@ -236,8 +236,8 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     if test.p_value >= SIGNIFICANCE:
         evidence += (
             f"; a logarithmic law has p = {logarithmic:.2g}, two powers {two_powers}; "
-            + f"a floor is at most {share:.0%} of the error at n = {plain_count(np.exp(x[-1]))}; with "
-            f"this noise a floor of half of it is found in {power['floor']:.0%} of cases, a "
+            f"a floor is at most {share:.0%} of the error at n = {plain_count(np.exp(x[-1]))}; "
+            f"with this noise a floor of half of it is found in {power['floor']:.0%} of cases, a "
             f"logarithmic law in {power['logarithmic']:.0%}"
         )
     straight = test.p_value >= SIGNIFICANCE
