@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
-from esscher.runs import open_run
 from tests.engine.models.folders import WORDS, decoder_tokenizer
 from tests.engine.models.folders import save as save_model
+from tests.runs.stack import run_stack
 
 #: Commands that read one text, with what they need beside it.
 ONE_TEXT = {
@@ -132,8 +132,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.jsonl").write_text(json.dumps({"text": "some words", "number": 3}) + "\n")
     (folder / "full").mkdir()
     (folder / "full" / "letter.txt").write_text("dear")
-    with open_run(folder / "other", "theory", "a law", {}):
-        pass
+    run_stack(folder / "other", 2)
     return folder
 
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from esscher.runs import open_run
 from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
+from tests.runs.stack import run_stack
 
 SMALL = ("--max-new-tokens", "12")
 
@@ -52,8 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.txt").write_text(" \n")
     (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (folder / "broken.json").write_text("{")
-    with open_run(folder / "other", "theory", "a law", {}):
-        pass
+    run_stack(folder / "other", 2)
     return folder
 
 
