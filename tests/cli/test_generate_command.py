@@ -159,7 +159,7 @@ BAD = [
     (("--plan", "broken.json"), "broken.json"),
     (("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
     (("--plan", "other"), "other"),
-    (("--chunk", "-5"), "chunk is -5"),
+    (("--chunk", "-5"), "-5 is not in the range x>=1"),
     (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
     (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
     (("--save-cache", "model"), "is a directory"),
