@@ -21,7 +21,6 @@ from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.sweep import SweepStudy, measure
 from esscher.studies.sweep import sweep as run_sweep
-from esscher.studies.sweep.measure import METRICS
 
 SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
 ENVIRONMENT = os.environ | {
@@ -65,7 +64,7 @@ def test_a_stored_run_asks_to_be_queued_again(
     assert "exit code 75, queue the job again" in result.output
     monkeypatch.undo()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert load(tmp_path / "run").replicates == 2
+    assert load(tmp_path / "run").data.sizes["replicate"] == 2
     assert run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run")).exit_code == 0
 
 
@@ -100,7 +99,7 @@ def test_a_second_signal_does_not_break_the_ending(
     assert result.exit_code == REQUEUE
     assert ended == [KeyboardInterrupt]
     assert "stopped (KeyboardInterrupt): 2 of 4" in (tmp_path / "run" / "run.log").read_text()
-    assert load(tmp_path / "run").replicates == 2
+    assert load(tmp_path / "run").data.sizes["replicate"] == 2
 
 
 @pytest.mark.parametrize(
@@ -183,7 +182,7 @@ def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
         start_new_session=True,
     )
     end = time.monotonic() + 90
-    while len(list((out / "parts").glob("replicate-*.json"))) < 3:
+    while len(list((out / "parts").glob("replicate-*.safetensors"))) < 3:
         assert child.poll() is None, child.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -196,11 +195,11 @@ def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
     assert "Traceback" not in error
     assert "memory" not in error
     curve = load(out)
-    assert curve.replicates == done
+    assert curve.data.sizes["replicate"] == done
     # Two workers are not equally fast: 0, 1 and 3 may be stored when 2 is still being measured.
-    first = list(curve.numbers[:3])
+    first = curve["replicate"].values[:3]
     same = run_sweep(
         esscher.gaussian_head(1.0, 3), [50, 700], int(max(first)) + 1, 3, progress=False
     )
-    for metric in METRICS:
-        assert (curve.raw(metric)[:, :3] == same.raw(metric)[:, first]).all()
+    errors, wanted = curve["replicate_error"], same["replicate_error"].sel(replicate=first)
+    assert errors[:, :, :3].equals(wanted)

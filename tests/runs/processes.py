@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import xarray as xr
+
 import esscher
-from esscher.runs.folder import Cell
 from esscher.studies.sweep.measure import Plan, measure_cell
 
 #: Workers import esscher and these tests from where this process has them.
@@ -154,6 +155,6 @@ def identity(value: Any) -> Any:
     return os.getpid(), value
 
 
-def deadly_replicate(plan: Plan, replicate: int, depth: int) -> Cell:
+def deadly_replicate(plan: Plan, replicate: int, depth: int) -> xr.Dataset:
     """Replicate 1 kills its worker; all others are measured."""
     return measure_cell(plan, int(deadly(1.0)) if replicate == 1 else replicate, depth)

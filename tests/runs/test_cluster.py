@@ -14,7 +14,7 @@ from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.runs.executors import CellExecutor, Cluster, Task, chosen_executor, connected
 from esscher.runs.registry import load
-from esscher.studies.sweep import study
+from esscher.studies.sweep import measure
 from tests.runs.processes import (
     deadly,
     deadly_replicate,
@@ -69,11 +69,11 @@ def test_a_command_names_a_deadly_replicate_and_tries_it_again(
     words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
     words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
     words += ["--scheduler", cluster._address]
-    monkeypatch.setattr(study, "measure_cell", deadly_replicate)
+    monkeypatch.setattr(measure, "measure_cell", deadly_replicate)
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2, done.output
     assert "1 cell could not be computed (replicate-000001: KilledWorker" in done.stderr
-    assert load(tmp_path / "run").numbers == (0, 2, 3)
+    assert load(tmp_path / "run")["replicate"].values.tolist() == [0, 2, 3]
     monkeypatch.undo()
     assert CliRunner().invoke(main, words).exit_code == 0
     assert load(tmp_path / "run").complete

@@ -13,7 +13,6 @@ import pytest
 import esscher
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep
-from esscher.studies.sweep.measure import METRICS
 from tests.runs.processes import ENVIRONMENT, Machines, machines
 
 # So many that a sweep cannot be over before a test that has to wait for its turn kills something.
@@ -37,7 +36,7 @@ def start(found: Machines, out: Path) -> subprocess.Popen[str]:
 
 
 def stored(out: Path) -> int:
-    return len(list((out / "parts").glob("replicate-*.json")))
+    return len(list((out / "parts").glob("replicate-*.safetensors")))
 
 
 def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -49,24 +48,23 @@ def wait_for(out: Path, count: int, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def here() -> dict[str, np.ndarray]:
+def here() -> np.ndarray:
     """The same sweep in this process."""
     head = esscher.gaussian_head(0.9, 6)
     sizes = [20, 93, 431, 2000]
     curve = sweep(head, sizes, REPLICATES, 7, alpha=[0.5, 1.0], progress=False)
-    return {metric: curve.raw(metric) for metric in METRICS}
+    return curve["replicate_error"].values
 
 
-def assert_same(out: Path, here: dict[str, np.ndarray]) -> None:
+def assert_same(out: Path, here: np.ndarray) -> None:
     curve = load(out)
     assert curve.complete
-    for metric in METRICS:
-        np.testing.assert_array_equal(curve.raw(metric), here[metric])
+    np.testing.assert_array_equal(curve["replicate_error"].values, here)
 
 
 @pytest.mark.slow
 def test_workers_come_and_go_and_the_scheduler_is_restarted(
-    tmp_path: Path, here: dict[str, np.ndarray]
+    tmp_path: Path, here: np.ndarray
 ) -> None:
     out = tmp_path / "run"
     with machines(tmp_path / "machines") as found:

@@ -56,7 +56,7 @@ class Subject:
 def a_sweep(replicates: int) -> Subject:
     """A sweep whose replicates take about 30 ms each."""
     words = "sweep gaussian --dim 4 --horizon 1 --sizes 50,2000 --seed 7 --no-predict --replicates"
-    return Subject((*words.split(), str(replicates)), "replicate-*.json")
+    return Subject((*words.split(), str(replicates)), "replicate-*.safetensors")
 
 
 def a_probe(folder: Path, passages: int) -> Subject:
