@@ -19,7 +19,7 @@ import pandas as pd
 
 from benchmarks.cache import RESULTS
 from esscher.core.errors import InputError
-from esscher.core.untrusted.files import read_json
+from esscher.core.untrusted import read_json
 from esscher.core.validation import Array
 from esscher.math.statistics.intervals import mean_and_interval, wilson
 from esscher.studies.plan.check import ROUNDING, paired_ratio

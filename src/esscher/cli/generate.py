@@ -15,7 +15,6 @@ from esscher.core.errors import InputError
 from esscher.core.memory import NOISE
 from esscher.core.options import LARGEST
 from esscher.core.shown import announce, byte_count, counted, plain_count, printable
-from esscher.core.untrusted import limits
 from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 COLDEST = 1e-5
 #: Most characters of a demo text that are a prompt, some 2,000 tokens; it ends with a paragraph.
 DEMO_PROMPT = 8_000
+#: Most characters of a prompt.
+MOST_PROMPT = 2**26
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
     "decode": "--decode",
@@ -232,7 +233,7 @@ def read_plan(path: Path) -> Plan:
     )
 
 
-def read_prompt(source: str, most: int = limits.TEXT) -> str:
+def read_prompt(source: str, most: int = MOST_PROMPT) -> str:
     """Read a prompt, as it is, from a file, from standard input, or from a demo text.
 
     Parameters

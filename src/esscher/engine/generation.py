@@ -12,7 +12,7 @@ from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.core.memory import MemoryWatch, PeakMemory
-from esscher.core.untrusted import bounded
+from esscher.core.untrusted import first_line
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
@@ -172,16 +172,14 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
             )
         messages = [{"role": "user", "content": text}]
         try:
-            # a template is a program of whoever made the model
-            text = bounded(
-                lambda: tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False
-                ),
-                f"the chat template of {loaded.name!r}",
+            text = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
             )
-        except InputError as error:
+        except Exception as error:  # a template is a program of whoever made the model
             raise InputError(
-                f"{error}; leave out --chat and write the prompt as the model is to see it"
+                f"the chat template of {loaded.name!r} fails ({type(error).__name__}: "
+                f"{first_line(error)}); leave out --chat and write the prompt as the model is to "
+                "see it"
             ) from error
     # a template has the special tokens already
     tokens = tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]

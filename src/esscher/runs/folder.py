@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,24 +28,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
-from esscher.core.command import COMMAND
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
+from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import (
+    LARGE,
     check_folder,
-    limits,
     open_regular,
     open_regular_for_writing,
     parse_json,
-    printable,
     read_file,
     read_json,
     read_table,
-    shortened,
 )
 from esscher.core.variables import Data, check
 from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
@@ -72,7 +70,7 @@ class About(Record, frozen=True, kw_only=True):
         Version of the layout.
     kind, subject
         Name of the study, and of what it measured.
-    created, versions, git_revision, command
+    created, versions, command
         When and by what the run was begun.
     configuration, request
         The study's options, and those of them that may change when the run is resumed.
@@ -85,7 +83,6 @@ class About(Record, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     versions: dict[str, str | None]
     request: dict[str, Any] = msgspec.field(default_factory=dict)
-    git_revision: str | None = None
     command: list[str] | None = None
 
 
@@ -403,8 +400,8 @@ class CellRun:
             return self._known.get(name)
         paths = self._paths(name)
         try:
-            stored = read_json(paths["json"], limits.PART, follow=False)
-            data = read_file(paths["parquet"], limits.PART, follow=False)
+            stored = read_json(paths["json"], LARGE, follow=False)
+            data = read_file(paths["parquet"], LARGE, follow=False)
         except FileNotFoundError:
             return None
         except InputError as error:
@@ -512,7 +509,7 @@ class Run:
         if name in self._known or not self.on_disk:
             return self._known.get(name)
         try:
-            data = from_bytes(read_file(path, limits.PART, follow=False), path.name)
+            data = from_bytes(read_file(path, LARGE, follow=False), path.name)
             if (data.attrs.get("cell"), data.attrs.get("run")) != (name, self.identity):
                 raise InputError("it belongs to another cell, or to a run with other settings")
             self._known[name] = check(data, self._kind(name), path.name)
@@ -627,15 +624,13 @@ def open_folder(
             check_same(folder, stored.configuration, wanted)
             changed = request is not None and stored.request != request
             about = (
-                msgspec.structs.replace(stored, request=request, command=COMMAND.get())
+                msgspec.structs.replace(stored, request=request, command=_command())
                 if changed
                 else stored
             )
         else:
             changed = True
-            about = msgspec.structs.replace(
-                about, git_revision=git_revision(), command=COMMAND.get()
-            )
+            about = msgspec.structs.replace(about, command=_command())
         if changed:
             write_atomically(config, as_json(about))
         yield folder, about
@@ -658,7 +653,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
         folders.sort()
 
 
-# Where numbers come from: versions of what took part, and the revision of the source.
+# Where numbers come from: versions of what took part, and the command.
 
 
 @cache
@@ -692,20 +687,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def git_revision() -> str | None:
-    """Revision of the checkout this package runs from (with "-dirty" if changed), if it is one."""
-    revision = None
-    # The second command alone would name the revision of whatever project an environment lies in.
-    for arguments in (
-        ["ls-files", "--error-unmatch", "provenance.py"],
-        ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-    ):
-        command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        if done.returncode != 0:
-            return None
-        revision = done.stdout.strip()
-    return revision
+def _command() -> list[str] | None:
+    """Words of the command that is at work; None when Esscher is called from Python."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get("esscher.words")

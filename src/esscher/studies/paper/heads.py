@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from esscher.engine.models.weights import HeadWeights
-    from esscher.engine.text.cloud import CloudFile
+    from esscher.engine.text.collect import CloudFile
 
 #: Units of a measurement of all layers: unit i has the layers i, i + 6 and so on.
 PARTS = 6
@@ -94,7 +94,6 @@ def _cloud(
         loaded,
         passages,
         tokens=tokens,
-        context=context,
         layers=layers,
         watch=seen.take,
     )
@@ -165,7 +164,7 @@ def _measured(
         cloud, weights = _cloud(setting, layers, unit["tokens"])
         gram = output_gram(weights[layer][0].W_o) if joint else None
         measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, gram, alpha
         )
         together: dict[str, float | None] = {}
         if measured.products is not None and len(measured.heads) > 1:

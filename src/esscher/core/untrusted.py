@@ -1,26 +1,37 @@
-"""Files that may come from anybody: regular ones, with JSON, arrays and tables within limits."""
+"""Files that may come from anybody: read within limits, or refused with a reason.
+
+Everything that Esscher reads and did not write itself a moment ago goes through here: regular files
+only, of bounded size; JSON of bounded depth and number of values.
+"""
 
 from __future__ import annotations
 
 import errno
-import gc
 import io
 import json
 import math
 import os
 import stat
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from esscher.core.errors import InputError
+from esscher.core.errors import EsscherError, InputError
 from esscher.core.shown import printable, shortened
-from esscher.core.untrusted import limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+#: Bytes of a file of settings, and of any other file that is read as a whole.
+SMALL, LARGE = 2**24, 2**28
+#: Values (numbers, strings, lists, objects) of a JSON file; each takes about 64 bytes of memory.
+VALUES = 16_000_000
+#: Lists and objects inside each other.
+DEPTH = 32
+#: Bytes, rows and columns of a table in memory.
+TABLE, ROWS, COLUMNS = 2**30, 50_000_000, 64
 
 #: A pipe is opened without waiting for its other end, and seen to be one then.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -109,10 +120,7 @@ def _opened(path: Path, flags: int) -> int:
     return handle
 
 
-# JSON of bounded size, depth and number of values; numbers are finite.
-
-
-def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = True) -> Any:
+def read_json(path: Path, limit: int = SMALL, *, follow: bool = True) -> Any:
     """Contents of a JSON file.
 
     Parameters
@@ -122,7 +130,7 @@ def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = T
     limit
         Its largest size, in bytes.
     follow
-        Whether it may be a link; see :func:`esscher.core.untrusted.open_regular`.
+        Whether it may be a link; see :func:`open_regular`.
 
     Raises
     ------
@@ -138,13 +146,11 @@ def parse_json(data: bytes | str, place: str) -> Any:
     """JSON, with ``place`` in messages.
 
     Refused: names that occur twice in an object (readers differ in which one they take), NaN and
-    Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
+    Infinity, numbers that overflow, and what is beyond the limits on values and depth.
     """
     text = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
-    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > limits.VALUES:
-        raise InputError(
-            f"{place} has more than {limits.VALUES:,} values; it is not what its name says"
-        )
+    if sum(text.count(mark) for mark in (b",", b"[", b"{")) > VALUES:
+        raise InputError(f"{place} has more than {VALUES:,} values; it is not what its name says")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = Counter(name for name, _ in pairs)
@@ -156,111 +162,46 @@ def parse_json(data: bytes | str, place: str) -> Any:
     def no_constant(name: str) -> float:
         raise ValueError(f"{name} is not a number in JSON")
 
-    collecting = gc.isenabled()
-    gc.disable()  # a growing heap would start it again and again in vain
+    def finite(digits: str) -> float:
+        if not math.isfinite(number := float(digits)):
+            raise ValueError(f"{digits[:40]} is too large")
+        return number
+
+    def whole(digits: str) -> int:
+        if len(digits) > 300:
+            raise ValueError(f"a number of {len(digits):,} digits is neither a size nor a count")
+        return int(digits)
+
     try:
-        tree = json.loads(data, object_pairs_hook=unique, parse_constant=no_constant)
-        _check(tree, place)
+        tree = json.loads(
+            data,
+            object_pairs_hook=unique,
+            parse_constant=no_constant,
+            parse_float=finite,
+            parse_int=whole,
+        )
+        _check_depth([tree], DEPTH + 1)
     except RecursionError as error:
         raise InputError(
-            f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not "
-            "what its name says"
+            f"{place} has more than {DEPTH} lists or objects inside each other; it is not what "
+            "its name says"
         ) from error
-    except InputError:
-        raise
-    except ValueError as error:  # also UnicodeDecodeError, and numbers of thousands of digits
+    except ValueError as error:  # also UnicodeDecodeError
         raise InputError(
             f"{place} cannot be read as JSON: {printable(str(error))[:200]}"
         ) from error
-    finally:
-        if collecting:
-            gc.enable()
     return tree
 
 
-def _check(tree: Any, place: str) -> None:
-    """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
-    level: list[Any] = [tree]
-    for _ in range(limits.DEPTH + 1):
-        below: list[Any] = []
-        for value in level:
-            kind = type(value)
-            if kind is float:
-                if not math.isfinite(value):
-                    raise InputError(f"{place} holds a number that is too large, or none")
-            elif kind is list:
-                below += value
-            elif kind is dict:
-                below += value
-                below += value.values()
-            elif kind is str:
-                if len(value) > limits.STRING:
-                    raise InputError(
-                        f"{place} holds a string of {len(value):,} characters; at most "
-                        f"{limits.STRING:,} are read"
-                    )
-            elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
-                raise InputError(
-                    f"{place} holds {shortened(value)}; that is neither a size nor a count"
-                )
-        if not below:
-            return
-        level = below
-    raise RecursionError
+def _check_depth(tree: Any, left: int) -> None:
+    if not left:
+        raise RecursionError
+    for value in (
+        tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    ):
+        if isinstance(value, (dict, list)):
+            _check_depth(value, left - 1)
 
-
-# Arrays of numpy: their headers are believed only as far as the file reaches.
-
-#: Kinds of numbers, and strings of fixed length; objects would be pickles.
-_KINDS = "biufU"
-
-
-def map_array(path: Path) -> NDArray[Any]:
-    """Map the array of a .npy file for reading.
-
-    Raises
-    ------
-    FileNotFoundError
-        If it is not there.
-    InputError
-        If it is no array, holds objects, or ends before its array does.
-    """
-    import numpy as np
-
-    with open_regular(path, follow=False) as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            version = np.lib.format.read_magic(file)
-            if version == (1, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-            elif version == (2, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
-            else:
-                raise ValueError(f"version {version} of its format is not known")
-        except Exception as error:  # headers are Python's own syntax: its tokenizer has errors, too
-            raise InputError(f"{path} is damaged: {first_line(error)}") from error
-        start = file.tell()
-        if dtype.hasobject or dtype.kind not in _KINDS:
-            raise InputError(f"{path} holds {dtype.name[:80]}, not numbers; it is not read")
-        count = math.prod(shape)
-        if (
-            count < 0
-            or any(n < 0 for n in shape)
-            or len(shape) > 8
-            or count * dtype.itemsize > size - start
-        ):
-            raise InputError(
-                f"{path} is damaged: its header promises {str(tuple(shape))[:80]} numbers of "
-                f"{dtype.itemsize} bytes, but {size - start:,} bytes follow"
-            )
-        shape = tuple(int(n) for n in shape)
-        if not count:
-            return np.empty(shape, dtype)
-        order: Any = "F" if fortran else "C"
-        return np.memmap(file, dtype=dtype, mode="r", shape=shape, order=order, offset=start)
-
-
-# Parquet of the parts of a run: kinds of columns and sizes are checked before they are made.
 
 #: Bytes of a number at most, or of a reference to a string, in memory.
 _WIDTH = 8
@@ -279,9 +220,9 @@ def read_table(data: bytes, place: str) -> pa.Table:
     import pyarrow.parquet as pq
 
     def check_total(total: int) -> None:
-        if total > limits.TABLE:
+        if total > TABLE:
             raise InputError(
-                f"{place} unpacks to {total:,} bytes or more; at most {limits.TABLE:,} are read"
+                f"{place} unpacks to {total:,} bytes or more; at most {TABLE:,} are read"
             )
 
     types: Any = pa.types
@@ -289,10 +230,10 @@ def read_table(data: bytes, place: str) -> pa.Table:
     try:
         with pq.ParquetFile(io.BytesIO(data)) as file:
             rows, columns = file.metadata.num_rows, file.metadata.num_columns
-            if not 0 <= rows <= limits.ROWS or columns > limits.COLUMNS:
+            if not 0 <= rows <= ROWS or columns > COLUMNS:
                 raise InputError(
                     f"{place} is a table of {rows:,} rows and {columns:,} columns; at most "
-                    f"{limits.ROWS:,} and {limits.COLUMNS} are read"
+                    f"{ROWS:,} and {COLUMNS} are read"
                 )
             for field in file.schema_arrow:
                 kind = field.type
@@ -334,3 +275,40 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its kind if it has none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
+
+
+#: Exceptions raised by numbers, names and lists that do not belong together.
+_KINDS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def foreign(place: Path | str | None) -> Iterator[None]:
+    """Turn exceptions that stored numbers cause within a block into an ``InputError``.
+
+    Schemas tell what is wrong with a field; lists of different lengths, or numbers that no
+    measurement gives, only show when they are used. ``place`` names the run; without one, numbers
+    were made by this very process, and nothing is changed.
+    """
+    if place is None:
+        yield
+        return
+    try:
+        yield
+    except EsscherError:
+        raise
+    except _KINDS as error:
+        reason = printable(str(error).split("\n")[0])[:200]
+        raise InputError(
+            f"{place} holds numbers that do not fit together ({type(error).__name__}: {reason}); "
+            "they are not what this version of Esscher writes: get the run again, or delete its "
+            "results.json and run its command again, which recomputes it from the parts"
+        ) from error
