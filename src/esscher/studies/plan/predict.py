@@ -256,8 +256,11 @@ def _worst_squares(effects: PassageEffects) -> Array:
 
 def interpolated(values: Array, sizes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Array:
     """Values [layers, units, ways, sizes] at tokens [layers, units, ways or 1]."""
-    out = np.empty(values.shape[:3])
-    for layer, unit, way in np.ndindex(*values.shape[:3]):
-        at = tokens[layer, unit, way % tokens.shape[2]]
-        out[layer, unit, way] = np.interp(at, sizes, values[layer, unit, way])
+    layers, units, count = values.shape[:3]
+    out = np.empty((layers, units, count))
+    for layer, unit in np.ndindex(layers, units):
+        for way, own in enumerate(values[layer, unit]):
+            out[layer, unit, way] = np.interp(
+                tokens[layer, unit, way % tokens.shape[2]], sizes, own
+            )
     return out
