@@ -108,18 +108,26 @@ def kept_layers(
     for rule in rules:
         for bits in (EXACT,) if exact else RULE_BITS:
             name = rule.name if exact else f"{rule.name} {bits[0]}"
-            out[name] = kept_by_rule(rule, prompt, nbytes, bits)
+            entry = ENTRY_BYTES[prompt.loaded.weights]
+            out[name] = kept_by_rule(rule, prompt, prompt.certain, nbytes, bits, entry)
     return out
 
 
-def kept_by_rule(rule: Rule, prompt: ObservedPrompt, nbytes: float, bits: Bits) -> KeptLayers:
+def kept_by_rule(
+    rule: Rule,
+    prompt: ObservedPrompt,
+    certain: NDArray[np.bool_],
+    nbytes: float,
+    bits: Bits,
+    entry: int,
+) -> KeptLayers:
     """Return what a published rule keeps of a prompt in so many bytes per key head.
 
-    It needs no weights, which are not counted.
+    Tokens that others keep for certain stay as they are if the rule keeps them, an entry of so many
+    bytes. It needs no weights, which are not counted.
     """
-    scores, certain, loaded = prompt.rule_scores[rule.name], prompt.certain, prompt.loaded
-    count, entry = len(certain), ENTRY_BYTES[loaded.weights]
-    tokens, width = np.arange(count + 1), loaded.shape.head_dim
+    scores, count = prompt.rule_scores[rule.name], len(certain)
+    tokens, width = np.arange(count + 1), prompt.loaded.shape.head_dim
     sizes = list_bytes(tokens, int(certain.sum()), count, width, entry, bits, weighted=False)
     kept = rule.keep(list(scores.values()), int(tokens[sizes <= nbytes].max()))
     return {

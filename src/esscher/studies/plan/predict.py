@@ -241,7 +241,7 @@ def plan_tolerance(parts: Sequence[PassageEffects], ways: Ways, tolerance: float
     least = smallest_within(curves, np.full(len(curves), tolerance**2)).reshape(worst.shape[:-1])
     if np.any(least.max(axis=-1) < 0):
         raise InputError(f"tolerance is {tolerance:g}; no budget reaches it")
-    nbytes = ways.nbytes[np.arange(least.shape[-1]), least]
+    nbytes = ways.nbytes[np.arange(worst.shape[2]), least]
     nbytes = np.where(least < 0, ways.nbytes.max() + 1, nbytes).min(axis=-1)
     # the way with the smallest effect on the model's end may exceed the tolerance
     return Predicted.of(parts, ways, lambda mean: ways.choose(nbytes, _worst_squares(mean)))
