@@ -129,8 +129,7 @@ def test_rates_are_fits_of_the_replicates() -> None:
         assert rate.verdict == alone.verdict == row["verdict"]
         assert rate.paper_reference == pytest.approx(0.5 / (1 + (0.9 * alpha) ** 2))
         assert rate.predicted_curve[0][-1] == 128 * 4**6
-    assert curve.joint_law(0.5).verdict == curve["joint_verdict"].sel(alpha=0.5)
-    assert curve.rate("map", 1.0, summary="median").summary == "median"
+    assert curve.rate("map", 1.0, level=0.5).level == 0.5
     for arguments, words in ((("median", 1.0), "metric is 'median'"), (("map",), "alpha is None")):
         with pytest.raises(esscher.InputError, match=words):
             curve.rate(*arguments)

@@ -12,8 +12,7 @@ from msgspec import structs
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, WeightHead
-from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.joint import SharedLaw
+from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.curve import bounded_exponents
@@ -95,15 +94,7 @@ def predict(heads: Sequence[Head], settings: SweepSettings) -> Predictions:
     return cell
 
 
-def fit_errors(
-    data: SweepData,
-    metric: str,
-    alpha: float,
-    seed: int,
-    *,
-    summary: str = "mean",
-    level: float = LEVEL,
-) -> Rate:
+def fit_errors(data: SweepData, metric: str, alpha: float, seed: int, level: float = LEVEL) -> Rate:
     """Fit the rate of one metric at one alpha, with predicted and published exponents beside it."""
     at = data.dataset.sel(metric=metric, alpha=alpha)
     errors, sizes = at["replicate_error"].values, at["size"].values
@@ -111,30 +102,18 @@ def fit_errors(
         "paper_reference": float(at["paper_reference"]),
         "paper_bound": float(at["paper_bound"]),
     }
-    options: dict[str, Any] = {"summary": summary, "level": level, "seed": seed}
+    options: dict[str, Any] = {"level": level, "seed": seed}
     if np.isnan(at["asymptotic"]):
         return structs.replace(fit_rate(errors, sizes, **options), **published)
     known = at["predicted_error"].dropna("tokens")
     curve = known.sel(tokens=sizes).values if known.size else None
-    # the curve is that of the mean error: a median is compared with its slope alone
-    options["predicted"] = curve if summary == "mean" else None
     burn_in = float(np.exp(min(float(at["log_burn_in"]), 700.0)))
-    rate = fit_rate(errors, sizes, burn_in=burn_in, **options)
+    rate = fit_rate(errors, sizes, burn_in=burn_in, predicted=curve, **options)
     if curve is not None:
         whole = tuple(known["tokens"].values.astype(float).tolist()), tuple(known.values.tolist())
         slope = rate.slope_of(curve[np.isin(sizes, rate.sizes)])
         rate = structs.replace(rate, predicted_curve=whole, predicted=slope)
     return structs.replace(rate, sharp=float(at["asymptotic"]), **published)
-
-
-def joint_errors(data: SweepData, alpha: float, seed: int) -> SharedLaw:
-    """Test the three errors at one alpha together, against their predictions if there are any."""
-    at = data.dataset.sel(alpha=alpha)
-    sizes = at["size"].values
-    errors = {metric: at["replicate_error"].sel(metric=metric).values for metric in METRICS}
-    curves = at["predicted_error"].sel(tokens=sizes).dropna("metric")
-    predicted = {metric: curves.sel(metric=metric).values for metric in curves["metric"].values}
-    return joint_law(errors, sizes, seed=seed, predicted=predicted)
 
 
 def has_rate(errors: Array) -> bool:
@@ -209,8 +188,5 @@ def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> Swe
     data.fit.put(rates)
     data.verdict, data.predicted = verdicts.astype(str), predicted
     data.floor_share, data.floor_power = floor_share, floor_power
-    joint = [joint_errors(data, alpha, settings.seed) for alpha in settings.alpha]
-    data.joint_verdict = [law.verdict for law in joint]
-    data.joint_evidence = [law.evidence for law in joint]
     data.fill()
     return data

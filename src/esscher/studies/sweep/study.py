@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from esscher.math.heads import Head
     from esscher.math.statistics import Rate
-    from esscher.math.statistics.joint import SharedLaw
     from esscher.studies.sweep.measure import SweepWork
 
     HeadLike: TypeAlias = Head
@@ -131,8 +130,6 @@ class SweepData(LimitMethod, Predictions):
     floor_power = var(
         "metric alpha", "power", "p0", help="how often the test finds a floor of half that error"
     )
-    joint_verdict = var("alpha", kind="U", page=False, help="law of all three errors together")
-    joint_evidence = var("alpha", kind="U", page=False)
     slope_half_width = var("alpha", page=False, help="what a precision is compared with")
 
 
@@ -190,12 +187,7 @@ class Sweep(Result[SweepSettings]):
         return bool(self["exponent"].notnull().any()) if self.cells else False
 
     def rate(
-        self,
-        metric: str = "mean",
-        alpha: float | None = None,
-        *,
-        summary: str = "mean",
-        level: float = 0.95,
+        self, metric: str = "mean", alpha: float | None = None, *, level: float = 0.95
     ) -> Rate:
         """Fit error ~ C n^-beta to one metric at one scale.
 
@@ -205,8 +197,6 @@ class Sweep(Result[SweepSettings]):
             ``"mean"``, ``"cov"`` or ``"map"``.
         alpha
             Factor of the tilts; may be left out if there is only one.
-        summary
-            ``"mean"`` of the replicates, or ``"median"``, for heavy tails (H > 1).
         level
             Level of the intervals, which come from resampling replicates.
 
@@ -225,20 +215,11 @@ class Sweep(Result[SweepSettings]):
 
         if metric not in METRICS:
             raise InputError(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
-        data, seed = SweepData(self.data), self.setup.settings.seed
-        return fit_errors(data, metric, self._alpha(alpha), seed, summary=summary, level=level)
-
-    def joint_law(self, alpha: float | None = None) -> SharedLaw:
-        """Return what the three errors of a scale, tested together, say about their law."""
-        from esscher.studies.sweep.combine import joint_errors
-
-        return joint_errors(SweepData(self.data), self._alpha(alpha), self.setup.settings.seed)
-
-    def _alpha(self, alpha: float | None) -> float:
         known = self.setup.settings.alpha
         if (len(known) > 1) if alpha is None else (alpha not in known):
             raise InputError(f"alpha is {alpha}; it must be one of {', '.join(map(str, known))}")
-        return known[0] if alpha is None else float(alpha)
+        chosen = known[0] if alpha is None else float(alpha)
+        return fit_errors(SweepData(self.data), metric, chosen, self.setup.settings.seed, level)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,13 +165,7 @@ def notes(result: Sweep) -> list[str]:
         return said
     if counts := agreement_counts(result):
         said.append(f"Measured against predicted exponents: {count_words(counts)}.")
-    said.append(f"Laws, each error alone: {count_words(law_counts(data.verdict))}.")
-    for place, horizon in enumerate(data.horizon.values):
-        joint = data.dataset.isel(alpha=place)
-        said.append(
-            f"H = {horizon:.4g}, all errors together: {joint['joint_verdict'].item()}; "
-            f"{joint['joint_evidence'].item()}."
-        )
+    said.append(f"Laws: {count_words(law_counts(data.verdict))}.")
     for row in result.table("exponents").to_dict("records"):
         if row["reasons"]:
             said.append(
@@ -204,8 +198,7 @@ def cards(result: Sweep) -> list[Card]:
             f"{int(settled.sum())} of {settled.size}",
             "exponents have settled: they hold for larger n too",
             f"trusted fits of a power law; trusted: {int(data.fit.trusted.sum())}; laws: "
-            f"{count_words(law_counts(data.verdict))}; all errors of a horizon together: "
-            f"{count_words(law_counts(data.joint_verdict))}",
+            f"{count_words(law_counts(data.verdict))}",
         )
     )
     return said
