@@ -93,9 +93,10 @@ class ModelChoice:
             When there is no such model, or it is not supported.
         """
         if self.by_name:
-            return outline_of(
+            outline = outline_of(
                 str(self.model), revision=self.revision, allow_remote_code=self.allow_remote_code
             )
+            return replace(outline, weights=self.dtype)
         return self._in_memory.outline
 
     def load(self) -> LoadedModel:
