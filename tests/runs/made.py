@@ -23,9 +23,13 @@ from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.record import ModelRecord
 from esscher.engine.text.documents import TextRecord
+from esscher.runs.registry import result_of
 from esscher.runs.result import Result
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
+from esscher.studies.paper import claims
+from esscher.studies.paper.ledger import Measurement
+from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
