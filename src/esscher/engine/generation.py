@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.core.memory import MemoryWatch, PeakMemory
+from esscher.core.memory import MemoryWatch
 from esscher.core.untrusted import first_line
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
@@ -46,7 +46,7 @@ class Generation:
     kept
         Share of the tokens that the cache holds, over all key heads.
     peak
-        The most memory that the process had while it generated.
+        The most bytes that the process had while it generated; None if the system does not tell.
     likely
         Probabilities of the likeliest tokens of every step; empty if they were not asked for.
     """
@@ -59,7 +59,7 @@ class Generation:
     cache_bytes: int
     dense_bytes: int
     kept: float
-    peak: PeakMemory
+    peak: int | None
     likely: tuple[Mapping[int, float], ...] = field(default=(), repr=False)
 
     @property
@@ -89,8 +89,7 @@ class Generation:
             "cache_bytes": self.cache_bytes,
             "dense_bytes": self.dense_bytes,
             "kept": self.kept,
-            "peak_memory": self.peak.bytes,
-            "peak_of": "process" if self.peak.whole else "run",
+            "peak_memory": self.peak,
         }
 
 

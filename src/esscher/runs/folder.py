@@ -38,9 +38,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import (
     LARGE,
-    check_folder,
     open_regular,
-    open_regular_for_writing,
     parse_json,
     read_file,
     read_json,
@@ -97,16 +95,13 @@ def read_about(folder: Path, kind: str | None = None) -> About:
     config = folder / CONFIG
     layout = None
     try:
-        tree = read_json(config, follow=False)
+        tree = read_json(config)
         layout = tree.get("schema") if isinstance(tree, dict) else None
         if not isinstance(layout, int) or layout == SCHEMA:
             layout = None
             about = as_record(tree, About, str(config))
-            check_folder(folder, PARTS)
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
-    except NotADirectoryError as error:
-        raise InputError(f"{folder} is not a run: it is not a directory") from error
     except InputError as error:
         reason = str(error)
         reason = reason if "is damaged" in reason else f"{config} is damaged ({reason})"
@@ -184,7 +179,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         If another process (or another sweep of this process) works on the run.
     """
     try:
-        handle = open_regular_for_writing(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"cannot write {folder / LOCK}: {error.strerror}") from error
     try:
@@ -209,7 +204,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Tell whether some process works on a run."""
     try:
-        file = open_regular(folder / LOCK, follow=False)
+        file = open_regular(folder / LOCK)
     except (OSError, InputError):
         return False
     with file:
@@ -372,7 +367,7 @@ class CellRun:
         """Names of the cells that are there."""
         if not self.on_disk:
             return sorted(self._known)
-        parts = check_folder(self.folder, PARTS)
+        parts = self.folder / PARTS
         return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def write(self, name: str, cell: Cell) -> None:
@@ -400,8 +395,8 @@ class CellRun:
             return self._known.get(name)
         paths = self._paths(name)
         try:
-            stored = read_json(paths["json"], LARGE, follow=False)
-            data = read_file(paths["parquet"], LARGE, follow=False)
+            stored = read_json(paths["json"], LARGE)
+            data = read_file(paths["parquet"], LARGE)
         except FileNotFoundError:
             return None
         except InputError as error:
@@ -484,7 +479,7 @@ class Run:
         """Names of the cells that are there."""
         if not self.on_disk:
             return sorted(self._known)
-        parts = check_folder(self.folder, PARTS)
+        parts = self.folder / PARTS
         names = [path.name.removesuffix(SUFFIX) for path in parts.glob(f"*{SUFFIX}")]
         return sorted(name for name in names if _NAME.fullmatch(name))
 
@@ -509,7 +504,7 @@ class Run:
         if name in self._known or not self.on_disk:
             return self._known.get(name)
         try:
-            data = from_bytes(read_file(path, LARGE, follow=False), path.name)
+            data = from_bytes(read_file(path, LARGE), path.name)
             if (data.attrs.get("cell"), data.attrs.get("run")) != (name, self.identity):
                 raise InputError("it belongs to another cell, or to a run with other settings")
             self._known[name] = check(data, self._kind(name), path.name)
@@ -611,7 +606,7 @@ def open_folder(
     if not config.exists():
         check_free(folder)
     try:
-        check_folder(folder, PARTS).mkdir(parents=True, exist_ok=True)
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
     with run_lock(folder):

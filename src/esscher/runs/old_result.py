@@ -253,7 +253,7 @@ def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
     """Return the stored result of a run as plain numbers, and its header: None if there is none."""
     path = run.folder / RESULTS
     try:
-        tree = read_json(path, LARGE, follow=False)
+        tree = read_json(path, LARGE)
     except FileNotFoundError:
         return {}, None
     return tree, as_record(tree, Header, str(path))

@@ -77,7 +77,7 @@ def load(path: str | Path) -> Any:
     place = as_path(path, "path")
     if not place.exists():
         raise InputError(f"{place} does not exist; give the directory of a run, or a saved result")
-    if place.is_file():
+    if not place.is_dir():
         if is_dataset(place):
             data = read_result(place)
             study = study_named(data.attrs["kind"], str(place))

@@ -460,7 +460,7 @@ def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset
     """
     from esscher.runs.registry import study_named
 
-    data = from_bytes(read_file(path, LARGE, follow=study is None), str(path))
+    data = from_bytes(read_file(path, LARGE), str(path))
     attributes = as_record(data.attrs, Attributes, str(path))
     kind = study or study_named(attributes.kind, str(path))
     if attributes.kind != kind.name():

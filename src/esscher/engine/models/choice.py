@@ -91,7 +91,8 @@ class ModelChoice:
             When there is no such model, or it is not supported.
         """
         if self.by_name:
-            return outline_of(str(self.model), revision=self.revision)
+            outline = outline_of(str(self.model), revision=self.revision)
+            return replace(outline, weights=self.dtype)
         return self._in_memory.outline
 
     def load(self) -> LoadedModel:

@@ -23,7 +23,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.intervals import mean_and_interval, rank_correlation
+from esscher.math.statistics.intervals import mean_bounds, rank_correlation
 from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
@@ -314,13 +314,13 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             columns: Unit = {"layer": layer, "head": head, "H": horizon, "psi": horizon**2}
             for metric, values in errors.items():
                 columns |= _fitted(metric, values, sizes, setting.seed)
-            curves = {metric: mean_and_interval(values, 0.0) for metric, values in errors.items()}
+            curves = {metric: mean_bounds(values, 0.0) for metric, values in errors.items()}
             for j, n in enumerate(sizes):
                 at: Unit = {"n": n, "tokens": cloud.rows}
                 for metric, curve in curves.items():
-                    low, high = curve.interval[j] or (float("nan"), float("nan"))
+                    mean, low, high = curve[j].tolist()
                     at |= {
-                        f"{metric}_error": curve.mean[j],
+                        f"{metric}_error": mean,
                         f"{metric}_error_low": low,
                         f"{metric}_error_high": high,
                     }
