@@ -55,6 +55,7 @@ AXES: dict[str, tuple[Kind, str]] = {
     "rank": ("i", "rank"),
     "query": ("i", "query head of the group"),
     "selection": ("U", "selection"),
+    "bits": ("U", "bits"),
     "configuration": ("U", ""),
     "task": ("U", "task"),
     "item": ("i", "item"),

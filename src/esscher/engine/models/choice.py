@@ -17,8 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
 from esscher.core.errors import InputError
-from esscher.core.shown import announce
-from esscher.core.untrusted import shortened
+from esscher.core.shown import announce, shortened
 from esscher.engine.models.outline import Outline, check_dtype, outline_of
 from esscher.engine.models.sources import find_model
 
@@ -94,9 +93,10 @@ class ModelChoice:
             When there is no such model, or it is not supported.
         """
         if self.by_name:
-            return outline_of(
+            outline = outline_of(
                 str(self.model), revision=self.revision, allow_remote_code=self.allow_remote_code
             )
+            return replace(outline, weights=self.dtype)
         return self._in_memory.outline
 
     def load(self) -> LoadedModel:

@@ -60,6 +60,8 @@ class Outline:
         Longest passage it can read, in tokens.
     window
         Tokens that its layers with a sliding window see; None without such layers.
+    weights
+        Type of its weights once they are loaded.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Outline:
     causal: bool
     max_positions: int
     window: int | None = None
+    weights: str = "float32"
 
     def check_supported(self) -> None:
         """Refuse a causal model that cannot be asked for next tokens on a key cache."""
