@@ -59,8 +59,8 @@ def test_the_end_of_a_model(decoder, encoder):
     for i, name in ((2, "shared"), (3, "high")):
         rows = [row for row in panel_rows(chart, i, "kl") if row["sampled"] == name]
         kl = decoder["kl"].sel(sampled=name, bound="value")
-        assert [row["size"] for row in rows] == kl["size"].values.tolist()
-        assert [row["kl"] for row in rows] == pytest.approx(kl.values.tolist(), rel=1e-5)
+        drawn = {row["size"]: row["kl"] for row in rows}  # lines and points
+        assert drawn == pytest.approx(kl.to_series().to_dict(), rel=1e-5)
     mean, low, _ = encoder["cosine"].values.ravel()
     (row,) = {
         (r["distance"], r["high"]) for r in panel_rows(draw(DRAWINGS, encoder), 1, "distance")

@@ -276,9 +276,10 @@ def test_bad_input(options, words, tmp_path):
 def test_the_chart_holds_shares_verdicts_and_blocks():
     result = make("domains")[1]
     chart, frame = draw(DRAWINGS, result), result.table().set_index(["layer", "head"])
-    for i, field, column in ((0, "share", "share"), (1, "word", "verdict")):
-        shown = {(r["layer"], r["head"]): r[field] for r in panel_rows(chart, i, field)}
-        assert shown == pytest.approx(frame[column].to_dict(), rel=1e-5)
+    shares = {(r["layer"], r["head"]): r["share"] for r in panel_rows(chart, 0, "share")}
+    assert shares == pytest.approx(frame["share"].to_dict(), rel=1e-5)
+    words = {(r["layer"], r["head"]): r["word"] for r in panel_rows(chart, 1, "word")}
+    assert words == frame["verdict"].to_dict()
     numbers = result["number"].sel(statistic="tokens")
     for row in panel_rows(chart, 2, "number"):
         labels = {axis: row[axis] for axis in ("layer", "head", "corpus", "block")}

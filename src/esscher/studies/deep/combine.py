@@ -265,8 +265,8 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
     """
     out: list[str | None] = []
     doubt: str | None = None
-    for i, (layer, error) in enumerate(zip(stack.layers, errors, strict=True)):
-        head = layer.heads[0]
+    for i, layer in enumerate(stack.layers):
+        head, error = layer.heads[0], errors[i]
         log_burn_in = head.frobenius**2 + float(head.tau @ head.tau)
         if doubt is None and head.horizon**2 >= LARGEST_SQUARE:
             doubt = (
