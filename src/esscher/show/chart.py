@@ -86,7 +86,7 @@ class Axis:
         Those include the intervals (on a logarithmic axis as far as a twentieth of the number), and
         the numbers that are given besides.
         """
-        known = list(also)
+        known: list[Any] = list(also)
         for row in rows:
             value, low = row[variable.name], row.get("low")
             cut = max(low, CUT * value) if log and None not in (low, value) else low

@@ -30,9 +30,9 @@ def heads(result: Result[ContextSettings]) -> xr.Dataset:
     data = ContextData(result.data)
     length = data.length.sel(bound="value", drop=True)
     beyond = length > result.setup.settings.context
-    note = xr.where(length.isnull(), "still changing", xr.where(beyond, "extrapolated", ""))
+    note = np.where(length.isnull(), "still changing", np.where(beyond, "extrapolated", ""))
     last = data.change.isel(context=-2, drop=True)
-    return result.data.assign(last_change=last, extrapolated=beyond, note=note.astype(np.str_))
+    return result.data.assign(last_change=last, extrapolated=beyond, note=(length.dims, note))
 
 
 TABLES = (

@@ -36,7 +36,7 @@ def depth(result: AnyDeep) -> ChartType:
     panels = [_errors(result)]
     fits = table(data, ("layer", "curve"), ["exponent", "trusted"])
     fits["hollow"] = ~fits["trusted"]
-    half = [{"at": 0.0}, {"at": 0.5, "name": "1/2"}]
+    half: list[dict[str, Any]] = [{"at": 0.0}, {"at": 0.5, "name": "1/2"}]
     panels += _by_layer(result, fits, DepthData.fit.exponent, half, "exponents")
     if is_stack(result):
         steps = table(data.sel(size=n), ("layer", "curve"), ["growth"])

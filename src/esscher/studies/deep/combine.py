@@ -195,7 +195,7 @@ def combine_passages(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]
 
     by_draw = measured.error.sel(sampled=ways).values
     errors = np.array([independent(way) for way in by_draw])
-    layers = [{}] * errors.shape[2]
+    layers: list[dict[str, Any]] = [{}] * errors.shape[2]
     set_layers(data, errors, np.sqrt(factors)[:, None], settings.sizes, seed, layers)
     data.error = [mean_bounds(way.mean(axis=1), lowest=0.0) for way in by_draw]
     # the draws of a passage averaged, [sampled, passage, size]

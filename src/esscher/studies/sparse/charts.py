@@ -72,7 +72,8 @@ def _exponents(result: AnySparse) -> ChartType:
     names = {n: n if n == BASELINE else f"{n}: {verdict}" for n, verdict in verdicts.items()}
     frame = table(result.data, ("pattern", "metric"), ["exponent", "law", "trusted"])
     frame["hollow"] = ~(frame["trusted"] & (frame["law"] == "power"))
-    rows = records(frame.replace({"pattern": names, "metric": METRICS}), interval="exponent")
+    frame["pattern"], frame["metric"] = frame["pattern"].map(names), frame["metric"].map(METRICS)
+    rows = records(frame, interval="exponent")
     x = Axis.of(SparseLawData.fit.exponent, rows, (0.0, 0.5))
     y = Axis("pattern", names=list(names.values()))
     marks = points(rows, x, y, Series("metric", tuple(METRICS.values())), across=True, beside=True)
