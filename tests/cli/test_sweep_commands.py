@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import esscher
 from esscher.cli import main
 from esscher.core.shown import shown as number
 from esscher.core.shown import with_interval
 from esscher.runs.folder import run_lock
-from esscher.runs.registry import load
 from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
@@ -143,37 +136,3 @@ def test_bad_input_is_one_clear_error_before_anything_is_written(
     assert words in result.output
     assert "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
-
-
-CHILD = """
-from esscher.cli import main
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_stopped_sweep_says_how_to_resume(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    script, out = tmp_path / "esscher", tmp_path / "a run"
-    script.write_text(CHILD)
-    shape = ["--dim", "8", "--horizon", "1", "--sizes", "100,1500", "--replicates", "500"]
-    child = subprocess.Popen(
-        [sys.executable, str(script), "sweep", "gaussian", *shape, "--out", str(out)],
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(esscher.__file__).parents[1])},
-    )
-    end = time.monotonic() + 60
-    while len(list((out / "parts").glob("replicate-*.safetensors"))) < 2:
-        assert time.monotonic() < end
-        assert child.poll() is None
-        time.sleep(0.01)
-    child.send_signal(number)
-    error = child.communicate(timeout=30)[1].decode()
-    assert child.returncode == code, error
-    assert "Traceback" not in error
-    done = load(out).data.sizes["replicate"]
-    assert f"Stopped with {done} replicates stored in {out}" in error
-    assert f"esscher sweep gaussian {' '.join(shape)} --out '{out}'" in error

@@ -16,8 +16,15 @@ import esscher
 from esscher.cli import main
 from esscher.core.errors import EsscherError, InputError
 from esscher.runs.result import RESULTS
-from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms
-from tests.fuzz.test_dataset_file import resealed
+from tests.fuzz.damage import (
+    as_text,
+    changed_bytes,
+    changed_tree,
+    effort,
+    fuzz,
+    randoms,
+    resealed,
+)
 from tests.runs.made import unpack
 
 KINDS = (
