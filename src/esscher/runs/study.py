@@ -44,7 +44,7 @@ from esscher.runs.result import Result, finish
 if TYPE_CHECKING:
     import xarray as xr
 
-    from esscher.engine.models.record import ModelRecord
+    from esscher.engine.models.outline import ModelRecord
     from esscher.engine.text.documents import TextRecord
 
 S = TypeVar("S", bound=Record)
