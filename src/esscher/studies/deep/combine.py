@@ -32,7 +32,7 @@ import xarray as xr
 
 from esscher.core.validation import Array
 from esscher.core.variables import joined
-from esscher.math.limits import GaussianStack, StackLimit
+from esscher.math.limits import AttentionLayer, StackLimit
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import mean_bounds
 from esscher.runs.result import NotFinished
@@ -238,18 +238,18 @@ def combine_replicates(settings: DeepStackSettings, cells: Sequence[xr.Dataset])
     errors = replicates.error.values
     stack, exact = settings.stack
     data.error = [mean_bounds(curve, lowest=0.0) for curve in errors]
-    heads = [layer.heads[0] for layer in stack.layers]
+    heads = [layer.head for layer in stack]
     burn_in = np.exp(np.maximum.accumulate([h.frobenius**2 + h.tau @ h.tau for h in heads]))
     layers = [{"resolution": RESOLUTION, "burn_in": float(tokens)} for tokens in burn_in]
     set_layers(data, errors, 1.0, sizes, seed, layers)
-    data.horizon = [horizons[0] for horizons in exact.horizons]
+    data.horizon = exact.horizons
     means = errors[data.dataset["curve"].values.tolist().index("map"), :, :, -2].mean(axis=0)
     doubt = doubts(stack, sizes[-2], means.tolist())
     compare_with_recursion(data, replicates.limit.values, exact, doubt)
     return data
 
 
-def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str | None]:
+def doubts(stack: Sequence[AttentionLayer], size: int, errors: Sequence[float]) -> list[str | None]:
     """Why samples of a size cannot be extrapolated, by layer; None where they can.
 
     A layer inherits the doubts about those before it.
@@ -257,7 +257,7 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
     Parameters
     ----------
     stack
-        The stack, its heads over the laws that reach them.
+        The layers, their heads over the laws that reach them.
     size
         The smaller of the two sizes.
     errors
@@ -265,8 +265,8 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
     """
     out: list[str | None] = []
     doubt: str | None = None
-    for i, layer in enumerate(stack.layers):
-        head, error = layer.heads[0], errors[i]
+    for i, layer in enumerate(stack):
+        head, error = layer.head, errors[i]
         log_burn_in = head.frobenius**2 + float(head.tau @ head.tau)
         if doubt is None and head.horizon**2 >= LARGEST_SQUARE:
             doubt = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
-    from esscher.math.limits import GaussianStack, StackLimit
+    from esscher.math.limits import AttentionLayer, StackLimit
     from esscher.runs.result import Result
     from esscher.studies.deep.sampling import DeepWork
 
@@ -190,7 +190,7 @@ class DeepStackSettings(Record, frozen=True, kw_only=True):
     seed: int
 
     @property
-    def stack(self) -> tuple[GaussianStack, StackLimit]:
+    def stack(self) -> tuple[list[AttentionLayer], StackLimit]:
         """Draw the stack, and return it with its limit."""
         from esscher.studies.deep.stack import random_stack
 
