@@ -39,7 +39,7 @@ def test_curves_hold_errors_fits_and_predictions(result):
             measured = [row for row in of_scale if "low" in row]
             for key, wanted in (
                 ("n", rate.sizes),
-                ("error", rate.errors),
+                ("error", rate.mean),
                 ("low", rate.lower),
                 ("high", rate.upper),
             ):
