@@ -29,7 +29,6 @@ from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.math.simulation import DirectErrors
     from esscher.show.content import Plot
 
 
@@ -136,13 +135,11 @@ class Prediction:
         }
         return pd.DataFrame({"n": self.sizes} | columns)
 
-    def plot(self, *, simulated: DirectErrors | None = None, title: str | None = None) -> Plot:
+    def plot(self, *, title: str | None = None) -> Plot:
         """Draw predicted errors against n, and their local exponents.
 
         Parameters
         ----------
-        simulated
-            Errors of a simulation to draw with them, with two standard errors.
         title
             Above everything; None: the head; empty: none.
 
@@ -153,7 +150,7 @@ class Prediction:
         """
         from esscher.math.charts import draw_prediction
 
-        return draw_prediction(self, simulated, title)
+        return draw_prediction(self, title)
 
     def __repr__(self) -> str:
         rows = [self.headline]
