@@ -11,8 +11,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.math.heads import WeightHead
+from esscher.math.statistics.fit import Rate
 from esscher.math.statistics.laws import law_words
-from esscher.math.statistics.rate import Rate
 from esscher.math.theory.prediction import Prediction
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Plot

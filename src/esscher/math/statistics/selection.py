@@ -40,7 +40,7 @@ import numpy as np
 from esscher.core.codec import Interval, Name, Record
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Resamples
+from esscher.math.statistics.intervals import Resamples, as_matrix
 from esscher.math.statistics.laws import (
     ENOUGH,
     EQUAL,
@@ -60,7 +60,6 @@ from esscher.math.statistics.laws import (
     least_squares_forms,
     smooth_covariance,
 )
-from esscher.math.statistics.records import as_matrix
 
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05

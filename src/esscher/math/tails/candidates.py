@@ -11,7 +11,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
-from esscher.math.tails.directions import sums_by_group
+from esscher.math.tails.cloud import sums_by_group
 
 
 class TailComparison(Record, frozen=True, kw_only=True):

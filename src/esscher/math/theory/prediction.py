@@ -16,15 +16,18 @@ from esscher.core.validation import Array, as_queries, as_sizes
 from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
 from esscher.math.theory.cloud import largest_size, law_curves
-from esscher.math.theory.curve import Curve, Exponents, bounded_exponents, exponents
-from esscher.math.theory.exact_constants import (
+from esscher.math.theory.gaussian_map import map_curve
+from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
+from esscher.math.theory.rates import (
+    Curve,
+    Exponents,
+    bounded_exponents,
     cov_constant,
     expected_gaussian_norm,
+    exponents,
     map_constant,
     mean_constant,
 )
-from esscher.math.theory.gaussian_map import map_curve
-from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import xarray as xr
 
 from esscher.core.shown import between, rates_said, shown, two_digits
 from esscher.core.variables import var, with_ends
-from esscher.math.statistics.records import Ends, class_counts, rate_words
+from esscher.math.statistics.intervals import Ends, class_counts, rate_words
 from esscher.runs.fits import Fit
 from esscher.show.content import Card
 from esscher.show.table_view import TableView

@@ -23,8 +23,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.intervals import mean_bounds, rank_correlation
-from esscher.math.statistics.records import class_counts
+from esscher.math.statistics.intervals import class_counts, mean_bounds, rank_correlation
 from esscher.math.theory import exponents
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits

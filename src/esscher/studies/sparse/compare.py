@@ -27,8 +27,7 @@ from esscher.core.validation import Array
 from esscher.core.variables import estimate, joined
 from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import mean_bounds
-from esscher.math.statistics.records import finite
+from esscher.math.statistics.intervals import finite, mean_bounds
 from esscher.studies.sparse.study import LawErrors, PassageErrors, SparseData, SparseLawData
 
 #: Verdicts; that on random selection, and those on the other patterns.
@@ -39,7 +38,7 @@ SLOWER = "converges more slowly"
 NEVER = "does not converge to dense"
 UNDECIDED = "undecided"
 #: Exponents that differ by no more than this are called the same: half of the width of what is
-#: called 1/2 (``math/statistics/records.py``).
+#: called 1/2 (``math/statistics/intervals.py``).
 MARGIN = 0.05
 #: Random selection compared with itself.
 EQUAL = (

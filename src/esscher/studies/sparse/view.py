@@ -8,7 +8,7 @@ import xarray as xr
 from esscher.core.shown import between, counted, rates_said, shown
 from esscher.core.variables import var, with_ends
 from esscher.engine.patterns import BASELINE
-from esscher.math.statistics.records import class_counts, rate_words
+from esscher.math.statistics.intervals import class_counts, rate_words
 from esscher.runs.fits import Fit
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
