@@ -16,7 +16,13 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
-from esscher.math.tails.candidates import Cloud, VarianceProxy, compare_thresholds, variance_proxy
+from esscher.math.tails.candidates import (
+    Cloud,
+    VarianceProxy,
+    compare_thresholds,
+    sums_by_group,
+    variance_proxy,
+)
 
 #: Blocks into which tokens without passages (one long sequence) are cut.
 BLOCKS = 32
@@ -53,13 +59,6 @@ def split_passages(groups: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
         chosen[name] = side == 0
         taken[side] += int(sizes[name])
     return np.asarray(chosen[index])
-
-
-def sums_by_group(values: Array, groups: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Sums of the rows of each group, and the sizes of the groups."""
-    order = np.argsort(groups, kind="stable")
-    _, first, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    return np.add.reduceat(values[order], first, axis=0), sizes.astype(np.float64)
 
 
 # The direction in which a cloud of tokens has the worst tail, searched for, not assumed.
