@@ -29,7 +29,7 @@ from esscher.studies.deep.stack import (
     push_tokens,
     random_stack,
 )
-from esscher.studies.deep.study import LimitCheck
+from esscher.studies.deep.study import StackData
 
 SIZES = (256, 512)
 
@@ -37,7 +37,7 @@ SIZES = (256, 512)
 def compared(limits, recursion, doubt=None):
     """What the limits of some replicates say of a recursion."""
     depth, entries = limits.shape[1:]
-    data = LimitCheck.new(layer=range(depth), entry=range(entries))
+    data = StackData.new(layer=range(depth), entry=range(entries))
     compare_with_recursion(data, limits, recursion, doubt or [None] * depth)
     return data
 
