@@ -19,9 +19,9 @@ import pandas as pd
 
 from benchmarks.cache import RESULTS
 from esscher.core.errors import InputError
-from esscher.core.untrusted.files import read_json
+from esscher.core.untrusted import read_json
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import mean_and_interval, wilson
+from esscher.math.statistics.intervals import mean_bounds, wilson
 from esscher.studies.plan.check import ROUNDING, paired_ratio
 
 STORED = Path(__file__).parent / "results"
@@ -217,9 +217,8 @@ def _wide(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
 
 
 def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]:
-    found = mean_and_interval(np.asarray(values, dtype=float)[:, None], lowest)
-    low, high = found.interval[0] or (np.nan, np.nan)
-    return {name: found.mean[0], f"{name}_low": low, f"{name}_high": high}
+    mean, low, high = mean_bounds(np.asarray(values, dtype=float), lowest).tolist()
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:

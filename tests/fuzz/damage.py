@@ -6,14 +6,11 @@ import copy
 import functools
 import json
 import os
-import zipfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SAMPLES = Path(__file__).with_name("samples.zip")
 #: What a value may be replaced by: other types, huge, negative, not finite, hostile to terminals.
 VALUES = (
     None,
@@ -48,15 +45,6 @@ VALUES = (
 )
 #: Values that fit their field's type, so that they get past the schema.
 NUMBERS = (0, -1, 1, 7, 10**6, 0.0, -3.5, 1e-300, 1e300, 123456789)
-
-
-def unpack(name: str, folder: Path) -> Path:
-    """The sample of this name, in a folder of its own."""
-    with zipfile.ZipFile(SAMPLES) as archive:
-        for member in archive.namelist():
-            if member.startswith(f"{name}/"):
-                archive.extract(member, folder)
-    return folder / name
 
 
 def effort(few: int, many: int) -> pytest.MarkDecorator:

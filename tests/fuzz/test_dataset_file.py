@@ -21,8 +21,8 @@ from tests.fuzz.damage import (
     effort,
     fuzz,
     randoms,
-    unpack,
 )
+from tests.runs.made import unpack
 
 
 class Part(Data):

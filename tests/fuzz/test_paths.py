@@ -14,9 +14,6 @@ from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.engine.models.load import load_model
 from esscher.engine.text.documents import read_text
-from esscher.runs import Cell, open_run, read_run
-from esscher.runs.folder import run_lock
-from esscher.runs.progress import Reporter
 from tests.engine.models.folders import save
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes")
@@ -29,43 +26,21 @@ def outside(tmp_path) -> Path:
     return path
 
 
-def test_nothing_is_written_through_links(tmp_path, outside):
-    run = tmp_path / "run"
-    run.mkdir()
-    for name in ("lock", "run.log"):
-        (run / name).symlink_to(outside)
-    with pytest.raises(InputError, match="is a link"), run_lock(run):
-        pass
-    with Reporter(run / "run.log", False) as reporter:
-        reporter.say("a line")
-    with pytest.raises(InputError, match="is a link"):
-        write_atomically(run / "lock", b"own")
-    (run / f".x.json.{os.getpid()}.tmp").symlink_to(outside)
-    write_atomically(run / "x.json", b"own")
+def test_outputs_replace_regular_files_only(tmp_path, outside):
+    (tmp_path / "link").symlink_to(outside)
+    os.mkfifo(tmp_path / "pipe")
+    for name, what in (("link", "is a link"), ("pipe", "is a pipe"), (".", "is a directory")):
+        with pytest.raises(InputError, match=what):
+            write_atomically(tmp_path / name, b"own")
+    (tmp_path / f".x.json.{os.getpid()}.tmp").symlink_to(outside)
+    write_atomically(tmp_path / "x.json", b"own")
     assert outside.read_text() == "mine"
 
 
-def test_parts_that_lead_elsewhere_are_not_filled(tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "parts").symlink_to(elsewhere)
-    with pytest.raises(InputError, match="is a link"), open_run(run, "trial", "x", {}):
-        pass
-    head = esscher.gaussian_head(1.0, 2)
-    with pytest.raises(InputError, match="is a link"):
-        esscher.sweep(head, (16, 32), 2, out=run, progress=False)
-    assert not list(elsewhere.iterdir())
-
-
-@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "A", "x" * 500, "x\0"])
-def test_names_of_cells(name, tmp_path):
-    with open_run(tmp_path / "run", "trial", "x", {}) as run:
-        for use in (run.read, lambda name: run.write(name, Cell({}))):
-            with pytest.raises(InputError, match="is not a cell name"):
-                use(name)
-    assert read_run(tmp_path / "run").names() == []
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a pipe"):
+        esscher.load(tmp_path / "pipe")
 
 
 def test_texts_that_lead_out_of_their_folder(tmp_path, outside):

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli import main
-from esscher.core.untrusted import printable, shortened
-from tests.fuzz.damage import unpack
+from esscher.core.shown import printable, shortened
+from tests.runs.made import unpack
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=http://x]y[/link] :bomb: \u202eabc\r<script>"
 

@@ -72,7 +72,6 @@ AXES: dict[str, tuple[Kind, str]] = {
     "check": ("U", "check"),
     "law": ("U", "law"),
     "radius": ("f", "R"),
-    "dim": ("i", "d"),
     "alpha": ("f", "α"),
     "setting": ("U", "tokens"),
     "rule": ("U", "rule"),

@@ -14,7 +14,7 @@ from esscher.core.atomic import write_atomically, write_output
 from esscher.core.codec import Name, Record, as_record
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_file
+from esscher.core.untrusted import LARGE, read_file
 from esscher.core.variables import as_json_tree, check
 from esscher.show.content import Plot, draw, offered
 
@@ -460,7 +460,7 @@ def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset
     """
     from esscher.runs.registry import study_named
 
-    data = from_bytes(read_file(path, limits.RESULTS, follow=study is None), str(path))
+    data = from_bytes(read_file(path, LARGE), str(path))
     attributes = as_record(data.attrs, Attributes, str(path))
     kind = study or study_named(attributes.kind, str(path))
     if attributes.kind != kind.name():

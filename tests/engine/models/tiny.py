@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import esscher
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.transformers_library import quiet
 
@@ -203,6 +204,14 @@ def final_output(loaded, batch):
     with torch.no_grad():
         output = loaded.model(**batch)
     return output[0] if not hasattr(output, "logits") else output.logits
+
+
+def captured(loaded, batch, **options):
+    """What every layer sees of a batch, and what the model says in the end."""
+    seen = []
+    with attention_override(loaded, lambda inputs: seen.append(inputs), **options):
+        final = final_output(loaded, batch)
+    return seen, final
 
 
 def footprint(loaded):

@@ -181,7 +181,7 @@ def test_tokens_of_two_powers() -> None:
     assert as_record(json.loads(as_json(bent)), Rate, "a file") == bent
     # a straight curve with a slope in between: the power and the two powers, both
     between = fit_rate(power_curve(0.75, 32, 1, "small"), SIZES)
-    needed = between.tokens_for(between.errors[-1] / 10)
+    needed = between.tokens_for(between.mean[-1] / 10)
     assert not needed.decided
     power, two = (between.tokens_for(needed.error, law).interval for law in ("power", "two powers"))
     assert power[1] < two[0]
@@ -210,7 +210,7 @@ def steepening(n: Array) -> Array:
 
 def test_where_no_law_fits_the_sizes_alone_speak() -> None:
     rate = fit_rate(noisy(steepening(SIZES), SIZES, 50, 1, "small"), SIZES)
-    needed = rate.tokens_for(rate.errors[-1] / 10)
+    needed = rate.tokens_for(rate.mean[-1] / 10)
     assert rate.selection.misfit
     assert not needed.decided
     assert needed.interval == (SIZES[-1], np.inf)
@@ -219,14 +219,14 @@ def test_where_no_law_fits_the_sizes_alone_speak() -> None:
     assert not inside.decided
     assert inside.interval == (512, 1024)
     # a law that is asked for is taken as known
-    assert rate.tokens_for(rate.errors[-1] / 10, "power").decided
+    assert rate.tokens_for(rate.mean[-1] / 10, "power").decided
 
 
 def test_a_predicted_curve_answers_where_no_law_does() -> None:
     """It knows where the curve goes, unless the measured errors leave it."""
     errors = noisy(steepening(SIZES), SIZES, 50, 1, "small")
     rate = fit_rate(errors, SIZES, predicted=3 * steepening(SIZES))
-    assert rate.tokens_for(rate.errors[-1] / 10).interval == (SIZES[-1], np.inf)
+    assert rate.tokens_for(rate.mean[-1] / 10).interval == (SIZES[-1], np.inf)
     more = np.append(SIZES, SIZES[-1] * 4.0 ** np.arange(1, 7))
     known = replace(rate, predicted_curve=(tuple(more), tuple(3 * steepening(more))))
     needed = known.tokens_for(float(steepening(np.array(1e5))))

@@ -56,7 +56,7 @@ def test_curves_hold_errors_fits_and_predictions(found):
             own = [row for row in measured if row.get("horizon", horizon) == horizon]
             for key, wanted in (
                 ("n", rate.sizes),
-                ("error", rate.errors),
+                ("error", rate.mean),
                 ("low", rate.lower),
                 ("high", rate.upper),
             ):

@@ -17,7 +17,7 @@ def test_one_horizon_in_words_and_cards(one):
     assert sum(counts.values()) == 3
     assert values["exponents agree with theory on these sizes"] == f"{counts['agrees']} of 3"
     # eight replicates decide nothing, and the page does not say that they do
-    assert "1 undecided" in about.answer
+    assert "3 undecided" in about.answer
     assert "None of the 3 has settled: n is too small" in about.answer
     assert values["exponents have settled: they hold for larger n too"] == "0 of 3"
 

@@ -17,8 +17,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, TypeAlias
 
 from esscher.core.errors import InputError
-from esscher.core.shown import announce
-from esscher.core.untrusted import shortened
+from esscher.core.shown import announce, shortened
 from esscher.engine.models.outline import Outline, check_dtype, outline_of
 from esscher.engine.models.sources import find_model
 

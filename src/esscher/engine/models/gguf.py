@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import open_regular, shortened
+from esscher.core.shown import shortened
+from esscher.core.untrusted import open_regular
 from esscher.engine.models.transformers_library import transformers_module
 
 #: Tensors of a file, and entries of its metadata; large models have a few thousand and a hundred.

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import bounded, limits, open_regular
+from esscher.core.untrusted import SMALL, open_regular
 from esscher.engine.models.families import Family, family_of
 from esscher.engine.models.gguf import gguf_read_once, read_gguf_metadata
 from esscher.engine.models.loaded import LoadedModel, wrap_model
@@ -41,8 +41,6 @@ from esscher.engine.models.transformers_library import quiet, transformers_modul
 TIMES, MORE = 2, 2**24
 #: Weights that a message names.
 NAMED = 3
-#: What a tokenizer is tried on.
-TRIAL = "The quick brown fox (born in 1879) can't jump:\n\tover 3.14 lazy dogs, \u00e9t\u00e9!"
 #: Fields that give the number of layers; each layer has at least one tensor.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
@@ -165,34 +163,8 @@ def load_config(source: ModelSource) -> Any:
 
 
 def load_tokenizer(source: ModelSource) -> Any:
-    """The tokenizer of a model.
-
-    It is tried first, in a process of bounded time and memory: its rules can make gigabytes of a
-    sentence, or never end, and they work at loading, too. A model on the hub is tried like a
-    folder; a GGUF file has words and no rules, which are transformers' own.
-    """
+    """The tokenizer of a model."""
     options = _options(source)
-    try:
-        hub = {name: options[name] for name in ("revision", "local_files_only") if name in options}
-        with quiet():
-            find = transformers_module("transformers.utils").cached_file
-            file = find(source.location, "tokenizer.json", **hub)
-    except (OSError, ValueError):
-        file = None  # there is none, or loading it says what is wrong
-    if file is not None:
-        tokenizers = transformers_module("tokenizers")
-
-        def encode() -> str:
-            tokenizers.Tokenizer.from_file(str(file)).encode(TRIAL)
-            return ""
-
-        try:
-            bounded(encode, f"the tokenizer of {source.name!r}")
-        except InputError as error:
-            raise InputError(
-                f"{error}; its files are damaged, or made to do harm: copy or install the model "
-                "again"
-            ) from error
     with quiet(), _blaming("tokenizer", source):
         tokenizer = transformers_module().AutoTokenizer.from_pretrained(source.location, **options)
     # without its files, transformers makes an empty one
@@ -316,10 +288,10 @@ def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
     for path in files:
         with open_regular(path) as opened:
             length = int.from_bytes(opened.read(8), "little")
-        if length > limits.CONFIGURATION:  # more than any list of tensors takes
+        if length > SMALL:  # more than any list of tensors takes
             raise InputError(
                 f"{path} is damaged: its header has {length:,} bytes, and at most "
-                f"{limits.CONFIGURATION:,} are read; copy or download it again"
+                f"{SMALL:,} are read; copy or download it again"
             )
         try:
             with transformers_module("safetensors").safe_open(str(path), framework="pt") as tensors:

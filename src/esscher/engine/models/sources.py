@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json, shortened
+from esscher.core.shown import shortened
+from esscher.core.untrusted import LARGE, read_json
 from esscher.engine.models.families import family_of
 
 #: Largest whole number in a configuration: vocabularies and positions stay far below.
@@ -206,10 +207,8 @@ def check_model_folder(name: str, folder: Path, *, allow_remote_code: bool) -> N
             raise InputError(
                 f"{path} is a pipe, socket or device; remove it from the model's folder"
             )
-        if path.suffix in (".json", ".txt", ".jinja", ".model") and status.st_size > limits.RESULTS:
-            raise InputError(
-                f"{path} has {status.st_size:,} bytes; at most {limits.RESULTS:,} are read"
-            )
+        if path.suffix in (".json", ".txt", ".jinja", ".model") and status.st_size > LARGE:
+            raise InputError(f"{path} has {status.st_size:,} bytes; at most {LARGE:,} are read")
         if path.name.startswith("shard-") and path.suffix == ".safetensors":
             raise InputError(
                 f"{path} is a part that one process of several has saved; save the model as a whole"

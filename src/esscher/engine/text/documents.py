@@ -22,7 +22,8 @@ from typing import Any, BinaryIO, TypeAlias
 
 from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.untrusted import first_line, open_regular, shortened
+from esscher.core.shown import shortened
+from esscher.core.untrusted import first_line, open_regular
 
 #: Bytes read at a time.
 CHUNK = 65_536

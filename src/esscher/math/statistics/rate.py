@@ -43,16 +43,12 @@ class Rate(Record, frozen=True, kw_only=True):
         replicate has neither.
     constant, constant_interval
         The factor in front.
-    summary
-        ``"mean"`` or ``"median"``: which summary of the replicates was fitted.
     level
         Level of all intervals.
     sizes
         Numbers of tokens of the fit.
-    mean, mean_standard_error, median, median_standard_error
-        Both summaries of the replicates at these sizes.
-    lower, upper
-        Interval of the summary that was fitted.
+    mean, mean_standard_error, lower, upper
+        Mean of the replicates at these sizes, its standard error, and its interval.
     weights
         Weights of the sizes in the fit; they sum to 1.
     local
@@ -80,13 +76,10 @@ class Rate(Record, frozen=True, kw_only=True):
     standard_error: float | None
     constant: float
     constant_interval: Ends
-    summary: Name
     level: float
     sizes: tuple[float, ...]
     mean: tuple[float, ...]
     mean_standard_error: Numbers
-    median: tuple[float, ...]
-    median_standard_error: Numbers
     lower: Numbers
     upper: Numbers
     weights: tuple[float, ...]
@@ -120,11 +113,6 @@ class Rate(Record, frozen=True, kw_only=True):
     def extrapolates(self) -> bool:
         """Whether the exponent may be taken beyond the sizes: trusted, and the law is decided."""
         return self.trusted and self.verdict == "power"
-
-    @property
-    def errors(self) -> Array:
-        """The summary that was fitted."""
-        return np.array(self.mean if self.summary == "mean" else self.median)
 
     @property
     def fitted(self) -> Array:
@@ -281,8 +269,6 @@ class Rate(Record, frozen=True, kw_only=True):
             "n": self.sizes,
             "mean": self.mean,
             "mean_standard_error": self.mean_standard_error,
-            "median": self.median,
-            "median_standard_error": self.median_standard_error,
             "lower": self.lower,
             "upper": self.upper,
             "fitted": self.fitted,
@@ -335,7 +321,7 @@ class Rate(Record, frozen=True, kw_only=True):
         between = "unknown" if low is None or high is None else f"{low:.3f} to {high:.3f}"
         state = "trusted on this range" if self.trusted else "not to be trusted"
         lines = [
-            f"{self.summary} error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
+            f"mean error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
             f"{between} ({state}; {self.law_words})",
             f"{self.n_replicates} replicates, {len(self.sizes)} sizes from "
             f"n = {self.sizes[0]:,.0f} to {self.sizes[-1]:,.0f}; constant {self.constant:.4g}",

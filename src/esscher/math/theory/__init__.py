@@ -13,7 +13,12 @@ from esscher.math.theory.exact_constants import (
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.gaussian_tables import softmax_moments
-from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
+from esscher.math.theory.hardmax import (
+    HardmaxCurve,
+    hardmax_curve,
+    hardmax_exact,
+    hardmax_leading,
+)
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
 
 __all__ = [
@@ -21,14 +26,15 @@ __all__ = [
     "Constants",
     "Curve",
     "Exponents",
+    "HardmaxCurve",
     "MeanConstant",
     "Prediction",
     "ball_bound",
     "constants",
     "cov_constant",
     "exponents",
+    "hardmax_curve",
     "hardmax_exact",
-    "hardmax_exponent",
     "hardmax_leading",
     "log_burn_in",
     "map_constant",

@@ -102,7 +102,7 @@ def growth_factors(errors: Array, seed: int) -> tuple[Array, Array]:
     factors = np.full((layers + 1, 3), np.nan)
     if layers > 1:
         # the logarithms of the mean errors take the place that sizes have in a rate
-        resamples = resample(errors, np.arange(1.0, layers + 1), "mean", seed)
+        resamples = resample(errors, np.arange(1.0, layers + 1), seed)
         steps = np.diff(np.eye(layers), axis=0)
         overall = (np.eye(layers)[-1] - np.eye(layers)[0]) / (layers - 1)
         ends = resamples.intervals(np.vstack([steps, overall]), LEVEL)

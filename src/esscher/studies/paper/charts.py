@@ -25,7 +25,7 @@ from esscher.studies.paper.claims import (
 )
 from esscher.studies.paper.models import TASKS, WITH, WITHOUT
 from esscher.studies.paper.study import NAMES, PaperData, PaperSettings
-from esscher.studies.paper.synthetic import HARDMAX_DIMS, LAWS, METRICS, SUPPORT_LAWS
+from esscher.studies.paper.synthetic import LAWS, METRICS, SUPPORT_LAWS
 
 Rows = list[dict[str, Any]]
 #: Kinds of lines and points beside each other.
@@ -247,27 +247,18 @@ def draw_bound(data: PaperData) -> ChartType:
 
 def draw_hardmax(data: PaperData) -> ChartType:
     """Draw the mean output against n, simulated and exact, and the argmax of real heads."""
-    curves = data.hardmax.dataset
-    rows = [
-        row | {"d": f"{row['dim']}"}
-        for row in rows_of(
-            curves, ("dim", "size"), "simulated", "standard_error", "exact", "leading"
-        )
-    ]
+    curve = data.hardmax.dataset
+    rows = rows_of(curve, ("size",), "simulated", "standard_error", "exact", "leading")
     drawn = [
-        {"d": row["d"], "size": row["size"], "line": kind, "simulated": row[kind]}
+        {"size": row["size"], "line": kind, "simulated": row[kind]}
         for row in rows
         for kind in ("exact", "leading")
-        if row[kind] is not None
     ]
-    n = log_axis("size", "tokens n", curves["size"].values)
+    n = log_axis("size", "tokens n", curve["size"].values)
     error = log_axis("simulated", "size of the mean output", ends_of([*rows, *drawn], "simulated"))
-    dims = Series("d", [f"{d}" for d in HARDMAX_DIMS], "dimension", ordered=True)
     kinds = Series("line", ("exact", "leading"), dashes=((1, 0), (1, 2)))
     left = panel(
-        lines(drawn, n, error, dims, dashes=kinds),
-        points(rows, n, error, dims),
-        title="Gaussian tokens",
+        lines(drawn, n, error, kinds), points(rows, n, error), title="Gaussian tokens, d = 1"
     )
     return figure(
         [left, draw_argmax(data)],

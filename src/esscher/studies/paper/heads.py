@@ -38,7 +38,7 @@ from esscher.studies.paper.synthetic import geometric
 if TYPE_CHECKING:
     from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.models.weights import HeadWeights
-    from esscher.engine.text.cloud import CloudFile
+    from esscher.engine.text.collect import CloudFile
 
 #: Units of a measurement of all layers: unit i has the layers i, i + 6 and so on.
 PARTS = 6
@@ -80,9 +80,7 @@ def _cloud(
     tokens = min(tokens, passages.text_tokens)
     weights = {layer: head_weights(loaded, layer) for layer in layers}
     seen = PassageMoments(passages, tokens, [at for at in layers if weights[at].linear])
-    cloud = collect_cloud(
-        loaded, passages, tokens=tokens, context=context, layers=layers, watch=seen.take
-    )
+    cloud = collect_cloud(loaded, passages, tokens=tokens, layers=layers, watch=seen.take)
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
 
 
@@ -136,7 +134,7 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
 
-    sizes, seed, layers = unit["sizes"], settings.seed, _layers(settings, unit["part"])
+    sizes, seed, layers = tuple(unit["sizes"]), settings.seed, _layers(settings, unit["part"])
     shape = loaded_model(settings.encoder).shape
     data = HeadExponents.new(layer=layers, head=range(shape.heads), metric=METRICS)
     horizon, one_sided = np.full((2, len(layers), shape.heads), np.nan)
@@ -145,9 +143,7 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
     for i, layer in enumerate(layers):
         cloud, weights = _cloud(settings, layers, unit["tokens"])
         gram = output_gram(weights[layer][0].W_o)
-        measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", gram
-        )
+        measured, numbers = measure_pooled(cloud, layer, sizes, unit["replicates"], seed, gram)
         errors[i] = measured.errors[:, : shape.heads].swapaxes(0, 1)  # the last one: their sum
         horizon[i] = [head.coupled.horizon for head in numbers]
         psi = one_sided_psi(*weights[layer])
@@ -184,20 +180,13 @@ def measure_alpha(unit: Unit, settings: PaperSettings) -> AlphaExponents:
     layer = min(1, shape.layers - 1)
     cloud, _ = _cloud(settings, (layer,), unit["tokens"])
     measured, _ = measure_pooled(
-        cloud,
-        layer,
-        unit["sizes"],
-        unit["replicates"],
-        settings.seed,
-        "with",
-        None,
-        alpha=unit["alpha"],
+        cloud, layer, tuple(unit["sizes"]), unit["replicates"], settings.seed, None, unit["alpha"]
     )
     data = AlphaExponents.new(
         alpha=[unit["alpha"]], layer=[layer], head=measured.heads, metric=["mean"]
     )
-    errors = measured.errors[METRICS.index("mean")][None, None, :, None]
-    set_exponents(data.fits, errors, unit["sizes"], settings.seed)
+    mean = measured.errors[METRICS.index("mean"), : shape.heads]
+    set_exponents(data.fits, mean[None, None, :, None], unit["sizes"], settings.seed)
     return data
 
 

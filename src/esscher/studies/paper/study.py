@@ -78,15 +78,14 @@ class SupportErrors(Data):
 
 
 class Hardmax(Data):
-    """Size of the mean output of hardmax attention, and powers of 1/ln n fitted to it."""
+    """Size of the mean output of hardmax attention, and the power of 1/ln n fitted to it."""
 
-    simulated = var("dim size")
-    standard_error = var("dim size", help="of the simulated one")
-    exact = var("dim size")
-    leading = var("dim size", help="leading term as n grows")
-    power = var("dim bound", help="of 1/ln n, fitted to simulations")
-    exact_power = var("dim", help="the same of the exact values at these sizes")
-    conjecture = var("dim", help="power as n tends to infinity")
+    simulated = var("size")
+    standard_error = var("size", help="of the simulated one")
+    exact = var("size")
+    leading = var("size", help="leading term as n grows")
+    power = var("bound", help="of 1/ln n, fitted to simulations")
+    exact_power = var(help="the same of the exact values at these sizes")
 
 
 class SweepErrors(Data):

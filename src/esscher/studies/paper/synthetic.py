@@ -16,9 +16,14 @@ from esscher.engine.attention import attention_statistics
 from esscher.math.heads import Head, gaussian_head, weight_head
 from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
-from esscher.math.simulation import hardmax_curve
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
-from esscher.math.theory import ball_bound, map_curve, measured_supremum, moment_curves
+from esscher.math.theory import (
+    ball_bound,
+    hardmax_curve,
+    map_curve,
+    measured_supremum,
+    moment_curves,
+)
 from esscher.studies.paper.study import (
     Ball,
     BallErrors,
@@ -347,35 +352,24 @@ def summarise_moments(
 
 # -- hardmax
 
-HARDMAX_DIMS = (1, 2, 3, 5)
-
 
 def hardmax_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit per dimension."""
-    count, line, others = {
-        "quick": (5, 20_000, 30),
-        "standard": (7, 100_000, 200),
-        "paper": (10, 400_000, 1_000),
-    }[settings.scale]
-    sizes = [float(n) for n in np.geomspace(1e3, 1e12, count).round()]
-    return [
-        {"dim": d, "sizes": sizes, "replicates": line if d == 1 else others} for d in HARDMAX_DIMS
+    """Return the sizes and replicates, in one unit."""
+    count, replicates = {"quick": (5, 20_000), "standard": (7, 100_000), "paper": (10, 400_000)}[
+        settings.scale
     ]
+    sizes = [float(n) for n in np.geomspace(1e3, 1e12, count).round()]
+    return [{"sizes": sizes, "replicates": replicates}]
 
 
 def measure_hardmax(unit: Unit, settings: PaperSettings) -> Hardmax:
     """Size of the mean output, simulated by order statistics, beside its exact expectation."""
-    curve = hardmax_curve(
-        unit["sizes"], dim=unit["dim"], replicates=unit["replicates"], seed=settings.seed
-    )
-    fit = curve.fit(seed=settings.seed)
-    data = Hardmax.new(dim=[unit["dim"]], size=[int(n) for n in unit["sizes"]])
-    data.simulated, data.standard_error = [curve.simulated], [curve.standard_error]
-    nothing = np.full(len(curve.sizes), np.nan)
-    data.exact, data.leading = [nothing if curve.exact is None else curve.exact], [curve.leading]
-    data.power = [bounds(fit.exponent, (fit.low, fit.high))]
-    data.exact_power = [np.nan if fit.predicted is None else fit.predicted]
-    data.conjecture = [fit.asymptotic]
+    curve = hardmax_curve(unit["sizes"], replicates=unit["replicates"], seed=settings.seed)
+    data = Hardmax.new(size=[int(n) for n in unit["sizes"]])
+    data.simulated, data.standard_error = curve.simulated, curve.standard_error
+    data.exact, data.leading = curve.exact, curve.leading
+    power, low, high, data.exact_power = curve.fit(seed=settings.seed)
+    data.power = bounds(power, (low, high))
     return data
 
 
@@ -579,8 +573,6 @@ MEASUREMENTS = {
     "gaussian": Measurement(reference_units, measure_sweep, summarise_sweeps),
     "ablation": Measurement(ablation_units, measure_sweep, summarise_sweeps),
     "hardmax": Measurement(
-        hardmax_units,
-        measure_hardmax,
-        lambda units, cells, settings: Hardmax(joined(cells, "dim")),
+        hardmax_units, measure_hardmax, lambda units, cells, settings: Hardmax(cells[0])
     ),
 }

@@ -136,7 +136,7 @@ def versus_random(
     """
     used = (errors.mean(axis=0) > 0) & (random.mean(axis=0) > 0)
     both, at = np.hstack([errors[:, used], random[:, used]]), budgets[used]
-    resamples = resample(both, np.tile(at, 2), "mean", seed)
+    resamples = resample(both, np.tile(at, 2), seed)
     # exponents are minus the slopes; equal weights, the same for both curves
     x = np.log(at)
     slope = -(x - x.mean()) / np.sum((x - x.mean()) ** 2)

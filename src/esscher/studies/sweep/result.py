@@ -14,8 +14,7 @@ from esscher.core.codec import Count, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import between, two_digits
 from esscher.core.validation import Array, as_sizes
-from esscher.math.statistics import LEVEL, Rate, fit_rate, joint_law
-from esscher.math.statistics.joint import SharedLaw
+from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.statistics.records import ByMetric, Numbers, finite_numbers
 from esscher.math.theory import exponents
 from esscher.runs.old_result import NOT_STORED, Result
@@ -60,9 +59,6 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
         square over queries).
     fit
         Fitted rates; None if they are not stored. :meth:`Sweep.rate` fits them if need be.
-    joint
-        The law of all three errors together; None if it is not stored. See
-        :meth:`Sweep.joint_law`.
     """
 
     alpha: float
@@ -71,7 +67,6 @@ class SweepScale(Record, frozen=True, kw_only=True, omit_defaults=True):
     cov: Summary
     map: Summary
     fit: ByMetric[Rate] | None = None
-    joint: SharedLaw | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -110,7 +105,6 @@ class Sweep(Result["SweepStudy"]):
     numbers: tuple[int, ...] = field(default=(), metadata=NOT_STORED)
     _raw: Array | None = field(default=None, metadata=NOT_STORED)
     _fitted: dict[tuple[Any, ...], Rate] = field(default_factory=dict, metadata=NOT_STORED)
-    _joint: dict[int, SharedLaw] = field(default_factory=dict, metadata=NOT_STORED)
 
     @property
     def alphas(self) -> Array:
@@ -162,7 +156,6 @@ class Sweep(Result["SweepStudy"]):
         metric: str = "mean",
         scale: int | None = None,
         *,
-        summary: str = "mean",
         level: float = LEVEL,
     ) -> Rate:
         """Fit error ~ C n^-beta to one metric at one scale.
@@ -173,8 +166,6 @@ class Sweep(Result["SweepStudy"]):
             ``"mean"``, ``"cov"`` or ``"map"``.
         scale
             Place of the scale in ``scales``; may be left out if there is only one.
-        summary
-            ``"mean"`` of the replicates, or ``"median"``, for heavy tails (H > 1).
         level
             Level of the intervals, which come from resampling replicates.
 
@@ -186,13 +177,13 @@ class Sweep(Result["SweepStudy"]):
         """
         _check(metric)
         place = self._place(scale)
-        stored, key = self.scales[place].fit, (metric, place, summary, level)
-        if stored is not None and (summary, level) == ("mean", LEVEL):
+        stored, key = self.scales[place].fit, (metric, place, level)
+        if stored is not None and level == LEVEL:
             return stored[metric]
         if key in self._fitted:
             return self._fitted[key]
         errors = self.raw(metric)[place]
-        options: dict[str, Any] = {"summary": summary, "level": level, "seed": self.seed}
+        options: dict[str, Any] = {"level": level, "seed": self.seed}
         if not self.predictions:
             published = exponents(self.scales[place].horizon)
             rate = structs.replace(
@@ -203,8 +194,7 @@ class Sweep(Result["SweepStudy"]):
         else:
             known = self.predictions[place]
             curve = known.errors.get(metric)
-            # the curve is that of the mean error: a median is compared with its slope alone
-            options["predicted"] = curve if summary == "mean" else None
+            options["predicted"] = curve
             options["burn_in"] = float(np.exp(min(known.log_burn_in, 700.0)))
             rate = fit_rate(errors, self.sizes, **options)
             used = np.isin(self.sizes, rate.sizes)
@@ -218,18 +208,6 @@ class Sweep(Result["SweepStudy"]):
             )
         self._fitted[key] = rate
         return rate
-
-    def joint_law(self, scale: int | None = None) -> SharedLaw:
-        """Return what the three errors of a scale, tested together, say about their law."""
-        place = self._place(scale)
-        stored = self.scales[place].joint
-        if stored is not None:
-            return stored
-        if place not in self._joint:
-            predicted = self.predictions[place].errors if self.predictions else None
-            errors = {metric: self.raw(metric)[place] for metric in METRICS}
-            self._joint[place] = joint_law(errors, self.sizes, seed=self.seed, predicted=predicted)
-        return self._joint[place]
 
     @property
     def has_fits(self) -> bool:
@@ -327,7 +305,6 @@ class Sweep(Result["SweepStudy"]):
             structs.replace(
                 scale,
                 fit=ByMetric(**{metric: self.rate(metric, s) for metric in METRICS}),
-                joint=self.joint_law(s),
             )
             for s, scale in enumerate(self.scales)
         )

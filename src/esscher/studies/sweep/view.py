@@ -27,7 +27,6 @@ VERDICTS = {
     "floor": "bent",
     "logarithmic": "bent",
     "two powers": "bent",
-    "bent": "bent",
     "undecided": "undecided",
 }
 
@@ -83,8 +82,7 @@ def _answer(result: Sweep, fits: pd.DataFrame) -> str:
         text += "asymptotic rate"
     else:
         text += f". None of the {len(fits)} has settled: {why}, to see the asymptotic rate"
-    laws = law_counts(result.joint_law(s).verdict for s in range(len(result.scales)))
-    return f"{text}. Shape of the curves, by horizon: {count_words(laws)}."
+    return f"{text}. Shape of the curves: {count_words(law_counts(fits['verdict']))}."
 
 
 def _cards(result: Sweep, fits: pd.DataFrame) -> list[Card]:
@@ -244,12 +242,7 @@ def _print_exponents(result: Sweep, fits: pd.DataFrame, console: PlainConsole) -
     counts = agreement_counts(fits)
     if counts:
         console.say(f"Measured against predicted exponents: {count_words(counts)}.")
-    console.say(f"Laws, each error alone: {count_words(law_counts(fits['verdict']))}.")
-    for s, scale in enumerate(result.scales):
-        joint = result.joint_law(s)
-        console.say(
-            f"H = {scale.horizon:.4g}, all errors together: {joint.verdict}; {joint.evidence}."
-        )
+    console.say(f"Laws: {count_words(law_counts(fits['verdict']))}.")
     for fit in fits[~fits["trusted"]].to_dict("records"):
         console.say(f"* H = {fit['horizon']:.4g}, {fit['metric']}: {fit['reasons']}.")
 
