@@ -316,10 +316,7 @@ class Section(Generic[D]):
     def __get__(self, data: Data | None, owner: type) -> D | type[D]:
         if data is None:
             return self.kind
-        whole = data.dataset
-        inside = whole[[name for name in whole.data_vars if str(name).startswith(self.prefix)]]
-        names = {name: own_name(str(name)) for name in inside.variables}
-        return self.kind(inside.rename({a: b for a, b in names.items() if a != b}))
+        return self.kind(section_of(data.dataset, self.prefix))
 
     def __set__(self, data: Data, values: Data) -> None:
         names = [*values.dataset.data_vars, *(a for a in values.dataset.dims if a != BOUND)]
@@ -332,6 +329,13 @@ def section(kind: type[D]) -> Section[D]:
     It is there or it is not: its variables are optional. Read, it has the names of its own class.
     """
     return Section(kind)
+
+
+def section_of(data: xr.Dataset, prefix: str) -> xr.Dataset:
+    """Return the variables whose names begin with a prefix, with axes and names without it."""
+    inside = data[[name for name in data.data_vars if str(name).startswith(prefix)]]
+    names = {str(name): own_name(str(name)) for name in inside.variables}
+    return inside.rename({name: own for name, own in names.items() if name != own})
 
 
 def own_name(name: str) -> str:

@@ -17,6 +17,7 @@ from esscher.studies.paper.models import causal_errors, controlled_means, extrap
 from esscher.studies.paper.study import Growth, PaperData
 from esscher.studies.paper.synthetic import (
     SUPPORT_LAWS,
+    influences,
     langevin,
     set_growth,
     simultaneous_band,
@@ -96,21 +97,27 @@ def test_bands_hold_all_horizons_at_once() -> None:
     held, alone, studies = 0, 0, 200
     for study in range(studies):
         rng = random_stream(study, "bands")
-        noise = rng.standard_normal((1, 24, 4)) + rng.standard_normal((7, 24, 4))
-        errors = SIZES**-0.5 * np.exp(0.1 * noise)
-        rates = [fit_rate(replicates, SIZES, seed=study) for replicates in errors]
-        _, low, high = simultaneous_band(errors, SIZES, rates, study).T
-        held += bool(np.all((low <= 0.5) & (high >= 0.5)))
-        alone += all(rate.interval[0] <= 0.5 <= rate.interval[1] for rate in rates)
+        moved = 0.1 * (rng.standard_normal((24, 1)) + rng.standard_normal((24, 7)))
+        estimate = moved.mean(axis=0)  # the truth is 0
+        _, low, high = simultaneous_band(estimate, moved - estimate, study).T
+        held += bool(np.all((low <= 0) & (high >= 0)))
+        half = stats.t.ppf(0.975, 23) * moved.std(axis=0, ddof=1) / np.sqrt(24)
+        alone += bool(np.all(np.abs(estimate) <= half))
     low, high = stats.binom.ppf([0.001, 0.999], studies, 0.95)
     assert low <= held <= high
     assert alone < low
+    assert np.isnan(simultaneous_band(np.zeros(2), np.zeros((1, 2)), 0)[:, 1:]).all()
 
 
-def test_a_band_of_one_replicate_has_no_ends() -> None:
-    errors = SIZES ** -np.array([[[0.5]], [[0.3]]])
+def test_the_band_is_as_wide_as_the_intervals_of_the_fits_say() -> None:
+    rng = random_stream(0, "joint")
+    errors = SIZES ** -np.array([[[0.5]], [[0.3]]]) * np.exp(0.2 * rng.standard_normal((2, 16, 4)))
     rates = [fit_rate(replicates, SIZES) for replicates in errors]
-    assert np.isnan(simultaneous_band(errors, SIZES, rates, 0)[:, 1:]).all()
+    exponents = np.array([rate.exponent for rate in rates])
+    band = simultaneous_band(exponents, influences(errors, SIZES, rates), 0)
+    for (_, low, high), rate in zip(band, rates, strict=True):
+        # two scales at once: wider than one interval, narrower than twice as wide
+        assert 0.9 < (high - low) / (rate.interval[1] - rate.interval[0]) < 1.6
 
 
 # -- heads of an encoder

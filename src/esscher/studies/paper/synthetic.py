@@ -504,7 +504,9 @@ def _exponents(name: str, raw: SweepErrors, seed: int) -> Sweeps:
         late = [fit_rate(replicates[:, -3:], sizes[-3:], seed=seed) for replicates in errors]
         columns["exponent"].append([bounds(rate.exponent, rate.interval) for rate in rates])
         columns["standard_error"].append([rate.standard_error for rate in rates])
-        columns["joint"].append(simultaneous_band(errors, sizes, rates, seed))
+        exponents = np.array([rate.exponent for rate in rates])
+        moved = influences(errors, sizes, rates)
+        columns["joint"].append(simultaneous_band(exponents, moved, seed))
         columns["late"].append([rate.exponent for rate in late])
         columns["late_error"].append([rate.standard_error for rate in late])
         for s, (rate, theory) in enumerate(zip(rates, raw.predicted.values[m], strict=True)):
@@ -518,35 +520,39 @@ def _exponents(name: str, raw: SweepErrors, seed: int) -> Sweeps:
     return data
 
 
-def simultaneous_band(errors: Array, sizes: Array, rates: Sequence[Rate], seed: int) -> Array:
-    """Exponents with a band that holds those of all scales at once, [scale, bound].
+def influences(errors: Array, sizes: Array, rates: Sequence[Rate]) -> Array:
+    """How every replicate moves every exponent, [replicate, scale]; their mean is 0.
 
-    A replicate that is unlucky at one scale is unlucky at the next, so that replicates are
-    resampled for all scales together: ``beta_s +- c SE_s``, where c is the 95% quantile of the
-    largest ``|t|`` over the scales. Exponents are weighted slopes of the logarithms of mean errors,
-    which are linearised in the errors here (delta method).
-
-    Parameters
-    ----------
-    errors
-        Axes [scale, replicate, size].
-    sizes
-        Numbers of tokens.
-    rates
-        What was fitted at every scale.
-    seed
-        Seed of the resampling.
+    Exponents are weighted slopes of the logarithms of mean errors [scale, replicate, size], which
+    are linearised in the errors here (delta method), so that a resample is a matrix product.
     """
-    columns = []  # how every replicate moves every exponent
+    columns = []
     for replicates, rate in zip(errors, rates, strict=True):
         used = replicates[:, np.isin(sizes, rate.sizes)]
         x, weights = np.log(rate.sizes), np.array(rate.weights)
         centred = x - weights @ x
         form = -weights * centred / (weights @ centred**2)
         columns.append((used / used.mean(axis=0) - 1) @ form)
-    moved = np.column_stack(columns)
+    return np.column_stack(columns)
+
+
+def simultaneous_band(exponents: Array, moved: Array, seed: int) -> Array:
+    """Exponents with a band that holds those of all scales at once, [scale, bound].
+
+    A replicate that is unlucky at one scale is unlucky at the next, so that replicates are
+    resampled for all scales together: ``beta_s +- c SE_s``, where c is the 95% quantile of the
+    largest ``|t|`` over the scales. One replicate has no band.
+
+    Parameters
+    ----------
+    exponents
+        One per scale.
+    moved
+        Axes [replicate, scale]; the standard error is that of the mean over replicates.
+    seed
+        Seed of the resampling.
+    """
     count, scales = moved.shape
-    exponents = np.array([rate.exponent for rate in rates])
     if count < 2:
         return np.stack([exponents, *np.full((2, scales), np.nan)], axis=-1)
     error = moved.std(axis=0, ddof=1) / np.sqrt(count)
