@@ -22,7 +22,7 @@ import numpy as np
 import esscher
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextRecord
 from esscher.runs.registry import result_of
 from esscher.runs.result import Result

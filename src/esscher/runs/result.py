@@ -201,7 +201,7 @@ class Result(Generic[S]):
         return {
             "kind": self.study.name(),
             "complete": self.complete,
-            "cells": len(self.cells),
+            "cells": len(set(self.cells) - self.study.auxiliary),
             "configuration": self.setup.configuration(),
             "versions": self.versions,
             "created": self.created,
@@ -418,9 +418,8 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     """
     import xarray as xr
 
-    names = study.cells(setup)
-    cells = {name: cell for name in names if (cell := run.read(name)) is not None}
-    attributes = attributes_of(study, setup, list(cells), run.about)
+    cells, complete = study.stored(setup, run)
+    attributes = attributes_of(study, setup, list(cells), complete, run.about)
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -445,13 +444,13 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 
 
 def attributes_of(
-    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], about: About
+    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, about: About
 ) -> dict[str, Any]:
     """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
     return {
         "kind": study.name(),
         "cells": json.dumps(list(cells)),
-        "complete": int(len(cells) == len(study.cells(setup))),
+        "complete": int(complete),
         "created": about.created,
         "configuration": json.dumps(setup.configuration()),
         "versions": json.dumps(about.versions),

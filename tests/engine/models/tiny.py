@@ -87,12 +87,7 @@ MODELS = {
     "gpt2 scaled": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        GPT2
-        | {
-            "scale_attn_by_inverse_layer_idx": True,
-            "reorder_and_upcast_attn": True,
-            "attn_implementation": "eager",
-        },
+        GPT2 | {"scale_attn_by_inverse_layer_idx": True},
     ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", DECODER),
     "llama one key head": ("LlamaConfig", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 1}),

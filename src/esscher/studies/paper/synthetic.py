@@ -340,8 +340,9 @@ def summarise_moments(
     by_size = np.ascontiguousarray(raw.error.transpose(*axes).values)
     first, last = by_size[:, :, 0], by_size[:, :, -1]
     data = Support.like(raw, "law", "metric", "radius")
-    level = last.mean(axis=2) * sizes[-1] ** 0.5
-    half = 2 * last.std(axis=2, ddof=1) * (sizes[-1] / last.shape[2]) ** 0.5
+    at_radius = raw.error.values[..., -1]  # [law, metric, radius, replicate]
+    level = at_radius.mean(axis=-1) * sizes[-1] ** 0.5
+    half = 2 * at_radius.std(axis=-1, ddof=1) * (sizes[-1] / at_radius.shape[-1]) ** 0.5
     data.constant = np.stack([level, level - half, level + half], axis=-1)
     data.slope = np.log(first.mean(axis=2) / last.mean(axis=2)) / np.log(sizes[-1] / sizes[0])
     radii = raw.dataset["radius"].values
@@ -449,7 +450,7 @@ def ablation_units(settings: PaperSettings) -> list[Unit]:
 def measure_sweep(unit: Unit, settings: PaperSettings) -> SweepErrors:
     """Errors of a block of replicates; in the authors' setting with predicted errors beside."""
     head, sizes, first = swept_head(unit["head"]), unit["sizes"], unit["first"]
-    curve = sweep(
+    result = sweep(
         head,
         sizes,
         unit["replicates"],
@@ -459,22 +460,23 @@ def measure_sweep(unit: Unit, settings: PaperSettings) -> SweepErrors:
         predict=False,
         progress=False,
     )
-    predicted = np.full((len(METRICS), len(curve.alphas), len(sizes)), np.nan)
+    predicted = np.full((len(METRICS), len(unit["alphas"]), len(sizes)), np.nan)
     if unit["head"] == "authors" and first == 0:
-        for s, alpha in enumerate(curve.alphas):
-            scaled = scaled_head(head, float(alpha))
+        for s, alpha in enumerate(unit["alphas"]):
+            scaled = scaled_head(head, alpha)
             moments = moment_curves(scaled, sizes, "tokens", settings.seed)
             cov = moments["cov" if "cov" in moments else "cov_rms"]
             error = map_curve(scaled, sizes, "tokens", settings.seed).error
             predicted[:, s] = moments["mean"].error, cov.error, error
     data = SweepErrors.new(
         metric=METRICS,
-        alpha=curve.alphas,
+        alpha=unit["alphas"],
         replicate=range(first, first + unit["replicates"]),
         size=sizes,
     )
-    data.error = [curve.raw(metric) for metric in METRICS]
-    data.predicted, data.horizon = predicted, curve.horizons
+    errors = result["replicate_error"].sel(metric=list(METRICS))
+    data.error = errors.transpose("metric", "alpha", "replicate", "size").values
+    data.predicted, data.horizon = predicted, result["horizon"].values
     return data
 
 

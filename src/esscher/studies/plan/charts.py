@@ -196,7 +196,7 @@ DRAWINGS = (
         cost,
         missing=_no_check,
         heading="What it costs on held-out text",
-        caption="All methods keep the same number of tokens, on passages that the plan has not "
+        caption="All methods keep the same number of bytes, on passages that the plan has not "
         "seen.",
     ),
     Drawing(
@@ -205,7 +205,7 @@ DRAWINGS = (
         tasks,
         missing=_no_tasks,
         heading="Questions about texts",
-        caption="Share of right answers by method; all keep the same number of tokens.",
+        caption="Share of right answers by method; all keep the same number of bytes.",
     ),
     Drawing(
         "layers",
@@ -331,4 +331,4 @@ def _kept(result: PlanResult) -> str:
 
 def _title(result: PlanResult) -> str:
     plan = result.plan
-    return f"{plan.model.name}: {plan.ratio:.1%} of {plan.prefix:,} tokens kept"
+    return f"{plan.model.name}: {100 * plan.share:.3g}% of the bytes of {plan.prefix:,} tokens"
