@@ -77,7 +77,6 @@ AXES: dict[str, tuple[Kind, str]] = {
     "check": ("U", "check"),
     "law": ("U", "law"),
     "radius": ("f", "R"),
-    "alpha": ("f", "α"),
     "setting": ("U", "tokens"),
     "rule": ("U", "rule"),
 }

@@ -4,8 +4,9 @@
 they enter the softmax: rotated to the positions that they had, without delimiters and first tokens.
 Of this cloud n tokens are drawn with replacement, in random order, so that tokens are i.i.d. and
 the limit of attention, with and without a mask, is exactly dense attention over the cloud. (In a
-real passage keys depend on the position, and there is no such limit to compare with.) Without a mask
-every token attends to all n; with it, token i attends to the first i. Two errors are looked at:
+real passage keys depend on the position, and there is no such limit to compare with.) Without a
+mask every token attends to all n; with it, token i attends to the first i. Two errors are looked
+at:
 
 * that of the output at position i. It has the law of the error without a mask among i keys, which
   is known exactly (the curve of the map);
