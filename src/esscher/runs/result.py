@@ -133,10 +133,10 @@ class Result(Generic[S]):
 
     @property
     def drawings(self) -> Sequence[Any]:
-        """The charts of such results."""
+        """The charts of such results; none of one in which nothing is measured yet."""
         from esscher.runs.registry import part_of
 
-        return getattr(part_of(self.study, "charts"), "DRAWINGS", ())
+        return getattr(part_of(self.study, "charts"), "DRAWINGS", ()) if self.cells else ()
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """Return one variable: ``result["exponent"].sel(metric="mean", bound="value")``."""
@@ -235,6 +235,8 @@ class Result(Generic[S]):
         InputError
             If there is no such chart, or this result has not what it shows.
         """
+        if not self.cells:
+            raise NotFinished(f"there is no chart yet: {self.headline}")
         return draw(self.drawings, self, kind, heads=heads, title=title)
 
     def save(self, path: str | Path) -> None:

@@ -18,8 +18,8 @@ from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
 from esscher.math.theory import (
-    ball_bound,
     hardmax_curve,
+    log_ball_bound,
     map_curve,
     measured_supremum,
     moment_curves,
@@ -201,7 +201,7 @@ def measure_ball(unit: Unit, settings: PaperSettings) -> BallErrors:
     suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, [n], replicates, seed=seed)
     data = BallErrors.new(radius=[radius], size=[n], replicate=range(replicates))
     data.error = np.asarray(suprema[0])[None, :, None]
-    data.paper_bound = [[float(ball_bound(1.0, radius, mean_norm=0.0).at(n))]]
+    data.paper_bound = [[np.exp(log_ball_bound(1.0, radius, mean_norm=0.0) - np.log(n) / 2)]]
     return data
 
 
