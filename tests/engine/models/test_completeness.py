@@ -143,7 +143,7 @@ def test_sizes_that_the_files_do_not_hold(name, fields, named, tmp_path):
     with pytest.raises(InputError, match=r"asks for .* numbers") as caught:
         load_model(str(tmp_path))
     assert named in str(caught.value)
-    assert "but the weights hold" in str(caught.value)
+    assert "and its weights have at most" in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # kilobytes
     assert time.monotonic() - started < 20
 

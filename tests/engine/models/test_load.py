@@ -102,7 +102,7 @@ def test_damaged_weights(folder):
     data = path.read_bytes()
     for damaged in (data[:-100], b"\0" * 64 + data[64:], b""):
         path.write_bytes(damaged)
-        refused(folder, "model.safetensors is damaged")
+        refused(folder, "the weights of", "its files are damaged or incomplete")
     path.unlink()
     refused(folder, "has no weights")
 
