@@ -217,6 +217,19 @@ class Study(ABC, Generic[S]):
     # -- the same for all
 
     @classmethod
+    def stored(cls, setup: Setup[S], run: Run) -> tuple[dict[str, xr.Dataset], bool]:
+        """Return the cells of a result that are there, by name, and whether these are all.
+
+        Raises
+        ------
+        InputError
+            If one is damaged.
+        """
+        names = cls.cells(setup)
+        cells = {name: cell for name in names if (cell := run.read(name)) is not None}
+        return cells, len(cells) == len(names)
+
+    @classmethod
     def name(cls) -> str:
         """Return its name: that of its line in the registry."""
         from esscher.runs.registry import name_of

@@ -144,6 +144,17 @@ class LawFit(Record, frozen=True, kw_only=True):
             return np.asarray(c * log_n**-b)
         return np.asarray(c * np.exp(-b * log_n) + self.parameters.get("floor", 0.0))
 
+    def gradient(self, sizes: Array) -> Array:
+        """Derivatives of the log error by what ``covariance`` is of, [size, parameter]."""
+        log_n, error = np.log(sizes), self.error(sizes)
+        if self.law == "two powers":
+            return np.asarray(np.exp(-np.outer(log_n, [0.5, 1.0])) / error[:, None])
+        if self.law == "logarithmic":
+            return linear_design("logarithmic", log_n)
+        share = 1 - self.parameters.get("floor", 0.0) / error
+        columns = [share, -log_n * share, 1 / error]
+        return np.stack(columns[: len(self.parameters)], axis=1)
+
 
 def linear_design(law: str, log_sizes: Array) -> Array:
     """Columns of the two laws that are straight lines: 1 and ``-ln n``, or 1 and ``-ln ln n``."""

@@ -89,7 +89,7 @@ class BlockNumbers(Data):
 
 
 class DomainsData(BlockNumbers):
-    """The result: what differs between corpora; nothing while too few blocks are measured.
+    """The result: what differs between corpora.
 
     ``pair`` names two corpora, the second of which is the reference.
     """

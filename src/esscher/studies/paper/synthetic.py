@@ -17,7 +17,7 @@ from esscher.math.heads import weight_head
 from esscher.math.laws import FiniteTokens, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
 from esscher.math.statistics import fit_rate, resampling_counts
-from esscher.math.theory import ball_bound, hardmax_curve, measured_supremum
+from esscher.math.theory import hardmax_curve, log_ball_bound, measured_supremum
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
 from esscher.show.theme import BLUE, VERMILION, limits
 from esscher.studies.paper.heads import (
@@ -344,7 +344,8 @@ def measure_ball(unit: Unit, setting: Setting) -> Rows:
         unit["replicates"],
         seed=setting.seed + round(1000 * unit["radius"]),
     )
-    bound = float(ball_bound(1.0, unit["radius"], mean_norm=0.0).at(unit["n"]))
+    log_bound = log_ball_bound(1.0, unit["radius"], mean_norm=0.0) - np.log(unit["n"]) / 2
+    bound = float(np.exp(log_bound))
     return [
         {
             "radius": unit["radius"],

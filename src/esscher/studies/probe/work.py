@@ -405,7 +405,7 @@ def key_tails(numbers: HeadNumbers, seed: int) -> Cloud | None:
     None where there are too few keys or passages to search in one half and judge on the other.
     """
     try:
-        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK).numbers
+        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK)[0]
     except InputError:
         return None
 
