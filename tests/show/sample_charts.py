@@ -17,7 +17,6 @@ from esscher.show.chart import (
     panel,
     points,
     sheet,
-    ticks,
 )
 from esscher.show.theme import limits
 
@@ -63,18 +62,15 @@ def curves(title="Errors", names=("0.5", "2")):
 
 
 def costs(names=("planned", "uniform")):
-    """Bars with intervals, upright and across, and stacked."""
+    """Bars with intervals, upright and across."""
     rows = [
-        {"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0, "part": "a"}
-        for i, name in enumerate(names)
+        {"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0} for i, name in enumerate(names)
     ]
     kinds, cost = Axis("kind", names=names), Axis("cost", "cost")
-    parts = [row | {"part": part} for row in rows for part in ("a", "b")]
     return figure(
         [
             panel(bars(rows, kinds, cost, Series("kind", names))),
             panel(bars(rows, cost, kinds, across=True)),
-            panel(bars(parts, kinds, cost, Series("part", ("a", "b")), stacked=True)),
             panel(points(rows, cost, kinds, across=True)),
         ],
         "Costs",
@@ -145,16 +141,10 @@ def pairs(names=("one", "a name that is longer than all others")):
 
 
 def steps():
-    """Steps with their band, strokes, and names on the other side of lines."""
-    rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3, "s": "a"} for x in (1, 2, 3)]
-    x, y, series = Axis("x", "x"), Axis("share", "share"), Series("s", ("a",))
-    one = panel(
-        bands(rows, x, y, step=True),
-        lines(rows, x, y, step=True),
-        ticks(rows[1:], x, y, series),
-        guides([{"at": 2, "name": "left"}], x, y, upright=True, turned=True),
-        guides([{"at": 0.5, "name": "below"}], x, y, turned=True),
-    )
+    """Steps with their band."""
+    rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3} for x in (1, 2, 3)]
+    x, y = Axis("x", "x"), Axis("share", "share")
+    one = panel(bands(rows, x, y, step=True), lines(rows, x, y, step=True))
     return figure([one], "Steps")
 
 

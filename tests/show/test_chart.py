@@ -135,13 +135,13 @@ class TestDrawings:
         with pytest.raises(InputError, match=message):
             draw(self.DRAWINGS, None, name, heads=heads)
 
-    def test_heads_that_are_not_there_are_refused(self):
-        there = [(layer, head) for layer in range(3) for head in (0, 5)]
-        check_heads([(0, 5)], there)
-        with pytest.raises(InputError, match=r"no head 0\.1 .* layers 0 to 2 and heads 0, 5"):
-            check_heads([(0, 1)], there)
-        with pytest.raises(InputError, match="0 heads are asked for; draw 1 to 24"):
-            check_heads([], there)
+    @pytest.mark.parametrize(
+        ("heads", "message"),
+        [([(0, 1)], r"no head 0\.1 .* layers 0 to 2 and heads 0, 5"), ([], "draw 1 to 24")],
+    )
+    def test_heads_that_are_not_there_are_refused(self, heads, message):
+        with pytest.raises(InputError, match=message):
+            check_heads(heads, [(layer, head) for layer in range(3) for head in (0, 5)])
 
 
 def test_rows_of_a_cell_are_packed_and_drawn_as_they_were():
