@@ -9,14 +9,12 @@ from esscher.show.chart import (
     Axis,
     Series,
     bands,
-    bars,
     diagonal,
     figure,
     guides,
     lines,
     panel,
     points,
-    sheet,
 )
 from esscher.show.theme import limits
 
@@ -59,23 +57,6 @@ def curves(title="Errors", names=("0.5", "2")):
         title="predicted",
     )
     return figure([one, two], title, note="points: measured")
-
-
-def costs(names=("planned", "uniform")):
-    """Bars with intervals, upright and across."""
-    rows = [
-        {"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0} for i, name in enumerate(names)
-    ]
-    kinds, cost = Axis("kind", names=names), Axis("cost", "cost")
-    return figure(
-        [
-            panel(bars(rows, kinds, cost, Series("kind", names))),
-            panel(bars(rows, cost, kinds, across=True)),
-            panel(points(rows, cost, kinds, across=True)),
-        ],
-        "Costs",
-        apart=True,
-    )
 
 
 def explorer(layers=3, heads=4):
@@ -140,17 +121,4 @@ def pairs(names=("one", "a name that is longer than all others")):
     )
 
 
-def steps():
-    """Steps with their band."""
-    rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3} for x in (1, 2, 3)]
-    x, y = Axis("x", "x"), Axis("share", "share")
-    one = panel(bands(rows, x, y, step=True), lines(rows, x, y, step=True))
-    return figure([one], "Steps")
-
-
-def both():
-    """Two figures below each other."""
-    return sheet([curves(), costs()], "Both")
-
-
-SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs, "steps": steps}
+SAMPLES = {"curves": curves, "explorer": explorer, "pairs": pairs}

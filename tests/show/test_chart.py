@@ -26,7 +26,7 @@ from esscher.show.theme import (
     SHADES,
     layout,
 )
-from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer
+from tests.show.sample_charts import SAMPLES, curves, explorer
 
 
 def texts(chart):
@@ -46,7 +46,7 @@ def marks(chart, kind):
     ]
 
 
-@pytest.mark.parametrize("make", [*SAMPLES.values(), both])
+@pytest.mark.parametrize("make", SAMPLES.values())
 def test_samples_are_valid_and_compile_without_a_warning(make, capfd):
     spec = make().to_dict(validate=True)
     vl_convert.vegalite_to_svg(layout(spec, DOUBLE), show_warnings=True)
@@ -96,7 +96,7 @@ def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
 
 def test_somebodys_names_are_text_and_nothing_else():
     name = "a </text><script>x</script> \x07 $y$ {{z}} \u2028"
-    chart = costs(names=(name, "b"))
+    chart = curves(names=(name, "b"))
     found = chart_bytes(chart, ".svg").decode()
     assert "<script" not in found
     assert "\x07" not in found
