@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.direct import direct_errors
 
 import esscher
 from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.heads import Head
-from esscher.math.simulation import direct_errors
 from esscher.studies.sweep import SweepStudy, sweep
 from esscher.studies.sweep.measure import (
     PURPOSE,

@@ -15,8 +15,8 @@ from esscher.math.heads import ArrayHead, Head, WeightHead
 from esscher.math.statistics import LEVEL, Rate, fit_rate
 from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment_curves
 from esscher.math.theory.cloud import largest_size, law_curves
-from esscher.math.theory.curve import bounded_exponents
 from esscher.math.theory.gaussian_tables import Spline
+from esscher.math.theory.rates import bounded_exponents
 from esscher.runs.executors import one_blas_thread
 from esscher.runs.study import Setup
 from esscher.studies.sweep.schedule import slope_half_widths

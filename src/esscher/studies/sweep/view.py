@@ -10,7 +10,7 @@ import xarray as xr
 
 from esscher.core.shown import between, counted, shown, two_digits
 from esscher.core.variables import var, with_ends
-from esscher.math.statistics.records import agreement
+from esscher.math.statistics.intervals import agreement
 from esscher.runs.fits import Fit
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
