@@ -163,7 +163,7 @@ def test_a_sweep_does_not_import_torch(tmp_path):
         "import sys, esscher\n"
         "from esscher.math.heads import gaussian_head\n"
         "esscher.sweep(gaussian_head(1.0, 4), (50, 100, 200, 400), 3, predict=True, "
-        f"out={str(tmp_path / 'run')!r}, progress=False).answer()\n"
+        f"out={str(tmp_path / 'run')!r}, progress=False).headline\n"
         "assert 'torch' not in sys.modules, 'torch'\n"
         "assert 'scipy.interpolate' not in sys.modules, 'scipy.interpolate'\n"
     )
