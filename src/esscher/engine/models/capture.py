@@ -143,7 +143,7 @@ def attention_on(
     family: Family, module: nn.Module, key: Tensor, implementation: str
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return what computes attention on keys: the cache that handed them out, or the model."""
-    function = family.own_attention(module, implementation)
+    function = family.model_attention(module, implementation)
     owner = getattr(key, OWNER, None)
     return function if owner is None else partial(owner.attend, function)
 
