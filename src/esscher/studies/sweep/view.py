@@ -67,9 +67,8 @@ TABLES = (
         "errors",
         "Errors",
         ("alpha", "size"),
-        (SweepData.horizon, SweepData.error, SweepData.median, SweepData.replicates),
-        caption="Mean over replicates with 95% intervals; medians are in the CSV file.",
-        least=("median map", "median cov", "median mean"),
+        (SweepData.horizon, SweepData.error, SweepData.replicates),
+        caption="Mean over replicates with 95% intervals.",
     ),
     TableView(
         "replicates",
