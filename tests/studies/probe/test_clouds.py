@@ -9,10 +9,10 @@ import pytest
 from esscher.core.errors import InputError
 from esscher.engine.text.cloud import stored_layers
 from esscher.engine.text.collect import CloudWriter
-from esscher.studies.probe import probe, work
+from esscher.studies.probe import measure, probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
-from tests.studies.probe.sizes import SMALL
+from tests.studies.probe.sizes import SMALL, same_numbers
 
 Usage = namedtuple("Usage", "total used free")
 TEXT = [words(2000)]
@@ -23,13 +23,13 @@ OPTIONS = SMALL | {"mode": "pooled", "layers": [0, 1], "heads": [0, 3], "replica
 @pytest.fixture(scope="module")
 def whole():
     """The heads of a run that nothing disturbs."""
-    return probe(tiny("llama"), TEXT, **OPTIONS).heads
+    return probe(tiny("llama"), TEXT, **OPTIONS).data
 
 
 @pytest.fixture
 def large(monkeypatch):
     """Every cloud counts as large."""
-    monkeypatch.setattr(work, "SMALL_CLOUD", 0)
+    monkeypatch.setattr(measure, "SMALL_CLOUD", 0)
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def room_for(layers: float, loaded, monkeypatch):
     """A disk on which so many layers fit."""
     shape = loaded.shape
     size = 4 * SMALL["tokens"] * shape.head_dim * (2 + 2 * shape.key_heads)
-    free = int(layers * size / work.SHARE) + 1
-    monkeypatch.setattr(work.shutil, "disk_usage", lambda folder: Usage(0, 0, free))
+    free = int(layers * size / measure.SHARE) + 1
+    monkeypatch.setattr(measure.shutil, "disk_usage", lambda folder: Usage(0, 0, free))
     monkeypatch.setattr("esscher.engine.text.collect.MARGIN", 0)
 
 
@@ -60,10 +60,10 @@ def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeyp
     assert set(readings) == {(0, 1)}
     readings.clear()
     room_for(1, loaded, monkeypatch)
-    found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
+    result = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert list(dict.fromkeys(readings)) == [(0,), (1,)]
-    assert found.heads == roomy.heads
-    assert not (tmp_path / "run" / work.CLOUD).exists()
+    same_numbers(result.data, roomy.data)
+    assert not (tmp_path / "run" / measure.CLOUD).exists()
 
 
 def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
@@ -71,18 +71,18 @@ def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
     room_for(0.5, loaded, monkeypatch)
     with pytest.raises(InputError, match=r"tokens of one layer take .* choose fewer tokens"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert not (tmp_path / "run" / work.CLOUD).exists()
+    assert not (tmp_path / "run" / measure.CLOUD).exists()
 
 
 def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
     with stopped_at("layer-1"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert stored_layers(tmp_path / "run" / work.CLOUD) == (0, 1)
+    assert stored_layers(tmp_path / "run" / measure.CLOUD) == (0, 1)
     readings.clear()
     # also when the disk has become too small for it, were it collected now
     room_for(0.5, loaded, monkeypatch)
-    found = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
+    result = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
     assert not readings
-    assert found.heads == whole
-    assert not (tmp_path / "run" / work.CLOUD).exists()
+    same_numbers(result.data, whole)
+    assert not (tmp_path / "run" / measure.CLOUD).exists()

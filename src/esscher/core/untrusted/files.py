@@ -134,8 +134,8 @@ def read_json(path: Path, limit: int = limits.CONFIGURATION, *, follow: bool = T
     return parse_json(read_file(path, limit, follow=follow), str(path))
 
 
-def parse_json(data: bytes | str, place: str) -> Any:
-    """JSON, with ``place`` in messages.
+def parse_json(data: bytes | str, place: str, longest: int = limits.STRING) -> Any:
+    """JSON, with ``place`` in messages; strings have at most ``longest`` characters.
 
     Refused: names that occur twice in an object (readers differ in which one they take), NaN and
     Infinity, numbers that overflow, and what is beyond the limits on values, depth and strings.
@@ -160,7 +160,7 @@ def parse_json(data: bytes | str, place: str) -> Any:
     gc.disable()  # a growing heap would start it again and again in vain
     try:
         tree = json.loads(data, object_pairs_hook=unique, parse_constant=no_constant)
-        _check(tree, place)
+        _check(tree, place, longest)
     except RecursionError as error:
         raise InputError(
             f"{place} has more than {limits.DEPTH} lists or objects inside each other; it is not "
@@ -178,7 +178,7 @@ def parse_json(data: bytes | str, place: str) -> Any:
     return tree
 
 
-def _check(tree: Any, place: str) -> None:
+def _check(tree: Any, place: str, longest: int) -> None:
     """Depth, strings and numbers, level by level: no recursion, and one pass over the values."""
     level: list[Any] = [tree]
     for _ in range(limits.DEPTH + 1):
@@ -194,10 +194,10 @@ def _check(tree: Any, place: str) -> None:
                 below += value
                 below += value.values()
             elif kind is str:
-                if len(value) > limits.STRING:
+                if len(value) > longest:
                     raise InputError(
                         f"{place} holds a string of {len(value):,} characters; at most "
-                        f"{limits.STRING:,} are read"
+                        f"{longest:,} are read"
                     )
             elif kind is int and not -limits.WHOLE < value < limits.WHOLE:
                 raise InputError(

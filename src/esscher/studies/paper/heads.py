@@ -153,8 +153,8 @@ def _measured(
     """
     from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
+    from esscher.studies.probe.measure import one_sided_psi
     from esscher.studies.probe.together import amplification, effective_heads
-    from esscher.studies.probe.work import one_sided_psi
 
     sizes, seed = _sizes(unit["first"], unit["last"], unit["count"]), setting.seed
     shape = setting.loaded(setting.encoder).shape
