@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -47,16 +48,14 @@ def test_rows_are_those_of_a_probe(setting):
         seed=3,
     ).table()
     mine = pd.DataFrame(rows).head(2)
-    same = {
-        "bound": "paper_bound",
-        "reference": "paper_reference",
-        "bound_one_sided": "paper_bound_one_sided",
-        "reference_one_sided": "paper_reference_one_sided",
-    }
-    exact = ["layer", "head", "H", "psi", "psi_one_sided", "H_unscaled"]
-    ends = [f"{metric}{end}" for metric in heads.METRICS for end in ("", "_low", "_high")]
-    for name in (*exact, *ends, *same):
-        assert mine[name].tolist() == pytest.approx(found[same.get(name, name)].tolist()), name
+    same = {"H": "horizon", "bound": "paper_bound", "reference": "paper_reference"}
+    same |= {name: name for name in ("layer", "head", "psi", "psi_one_sided", "H_unscaled")}
+    for metric, end in product(heads.METRICS, ("", "_low", "_high")):
+        same[f"{metric}{end}"] = f"exponent_{metric}{end}"
+    for name, column in same.items():
+        assert mine[name].tolist() == pytest.approx(found[column].tolist()), name
+    one_sided = 1 / (2 * (1 + 32 * found["psi_one_sided"]))
+    assert mine["bound_one_sided"].tolist() == pytest.approx(one_sided.tolist())
     assert (mine["mean_joint_low"] <= mine["mean_low"]).all()
     assert (mine["mean_joint_high"] >= mine["mean_high"]).all()
 

@@ -117,6 +117,7 @@ class OnePass(Data):
         "error at the context",
         "p1",
         terminal="error",
+        interval="range",
         help="relative error of the output at the model's context length",
     )
     predicted_error = var("... metric size", page=False, help="expected norm of the error")

@@ -54,6 +54,7 @@ HOLDS = var(
     "bound",
     name="holds",
     kind="U",
+    terminal="bound",
     help="whether the mean's exponent is above the paper's, by its 95% interval",
 )
 UNSCALED = var(
@@ -253,8 +254,8 @@ TABLES = (
         caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see the head's "
         "curves above. The CSV file has every column.",
         least=(
-            *("ESS", "k-hat", "predicted cov", "predicted map", "predicted mean", "beyond"),
-            *("exponent cov", "H", "exponent map", "error"),
+            *("ESS", "k-hat", "predicted cov", "predicted map", "bound", "beyond"),
+            *("predicted mean", "H", "exponent cov", "paper", "exponent map"),
         ),
     ),
     TableView(
