@@ -1,4 +1,4 @@
-"""Caches of equal size compared: plans, uniform budgets and published rules.
+"""Caches of equal size in bytes compared: plans, uniform budgets and published rules.
 
     python -m benchmarks.cache DATA --out FOLDER --part curves,lengths,tasks,ablation,small
 
@@ -7,7 +7,7 @@ with Esscher. Every passage and every item of a task is a file of its own, FOLDE
 results.json, written whole; what is there is not done again, so that a run that was stopped goes
 on. A prompt is read once for all that looks at it.
 
-- curves: KL to dense against the share of tokens kept, for all rules;
+- curves: KL to dense against the share of the bytes, for all rules in 16, 8 and 4 bits;
 - lengths: the same at one budget, for other lengths of the prompt;
 - tasks: questions about texts;
 - ablation: what is lost when a part of the plan is taken away;
@@ -32,6 +32,7 @@ from benchmarks.cache_arms import Arm, ablations, compared, small
 from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of, watchers
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
+from esscher.engine.attention.bits import list_bytes
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.repeating import CHUNK, Instruction
@@ -39,14 +40,19 @@ from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
+from esscher.engine.text.items import ask, task_item
 from esscher.engine.text.packing import first_passages
-from esscher.engine.text.tasks.asking import ask, ask_each
-from esscher.engine.text.tasks.items import task_items
 from esscher.studies.plan.check import PURPOSE, KeptLayers, count_kept
 
 CALIBRATION = "wikipedia-en.txt"
 #: Unseen texts; the one in which tasks hide their sentences.
-TEXTS = {"novel": "novel-en.txt", "biomedical": "biomedical-en.txt", "code": "demo:code"}
+TEXTS = {
+    "novel": "novel-en.txt",
+    "biomedical": "biomedical-en.txt",
+    "code": "demo:code",
+    "german": "technical-de.txt",
+    "french": "technical-fr.txt",
+}
 HAYSTACK, HAYSTACK_PASSAGES = "novel", 4
 #: Name of the calibration text in a trial.
 CALIBRATION_TEXT = "calibration"
@@ -90,12 +96,15 @@ class Cell:
         there = {(row["configuration"], row["budget"]) for row in self.rows}
         return [arm for arm in arms if (arm.name, arm.budget) not in there]
 
-    def add(self, arm: Arm, kept: KeptLayers, expected: int, **found: Any) -> None:
-        """Store the results of an arm, which must have kept as much as all others."""
-        tokens = count_kept(kept)
-        if tokens != expected:
-            raise AssertionError(f"{arm.name!r} kept {tokens:,} tokens, not {expected:,}")
-        row = {"configuration": arm.name, "budget": arm.budget, "kept": tokens, **found}
+    def add(self, arm: Arm, kept: KeptLayers, calibration: Calibration, **found: Any) -> None:
+        """Store the results of an arm, which must take no more bytes than all others may."""
+        size = kept_bytes(kept, calibration, weighted=arm.rule is None)
+        share = size / (calibration.each(1.0) * sum(map(len, kept.values())))
+        # blocks of lists that are not full, if lists differ, are a percent of the shortest
+        if share > 1.02 * arm.budget:
+            raise AssertionError(f"{arm.name!r} takes {share:.4f} of the bytes, not {arm.budget}")
+        row = {"configuration": arm.name, "budget": arm.budget, "kept": count_kept(kept)}
+        row |= {"bytes": share, **found}
         self.rows.append(row if arm.optimism is None else row | {"optimism": arm.optimism})
 
     def write(self) -> None:
@@ -187,7 +196,6 @@ class Comparison:
         every = [arm for arms in missing.values() for arm in arms]
         prompt = read_prompt(loaded, passage.ids[:prefix], calibration, every)
         reader = PassageReader(loaded, passage, prefix, prompt.cache)
-        units = reduced_heads(prompt)
         known: dict[int, dict[str, float]] = {}
         with torch.no_grad():
             dense = reader.end()
@@ -200,7 +208,7 @@ class Comparison:
                         law = reader.end(prompt.reduced(kept))
                         known[same] = compare_laws(dense, law, reader.next_tokens)
                     found = known[same]
-                    cells[part].add(arm, kept, calibration.each(arm.budget) * units, **found)
+                    cells[part].add(arm, kept, calibration, **found)
                 cells[part].write()
         told = ", ".join(str(cell.path.parent) for part, cell in cells.items() if missing[part])
         print(f"{told}: {time.monotonic() - began:.0f} s", flush=True)
@@ -220,7 +228,7 @@ class Comparison:
         )
         for number in range(items):
             for task in tasks:
-                haystack = text if number % 2 else "noise"
+                haystack = text if number % 2 else None
                 cell = Cell(
                     self.out / "tasks" / str(prefix) / f"{task}-{number}",
                     part="tasks",
@@ -232,22 +240,19 @@ class Comparison:
                 )
                 missing = cell.missing(arms)
                 if missing:
-                    (item,) = task_items(
-                        self.loaded, task, 1, prefix, seed=0, haystack=haystack, first=number
-                    )
+                    item = task_item(self.loaded, task, number, prefix, haystack=haystack)
                     self._item(item, calibration, cell, missing)
 
     def _item(self, item: Any, calibration: Calibration, cell: Cell, arms: Sequence[Arm]) -> None:
         began = time.monotonic()
         prompt = read_prompt(self.loaded, item.context, calibration, arms)
-        units = reduced_heads(prompt)
-        cell.about["dense"] = _answered(ask(self.loaded, prompt.cache, item))
+        cell.about["dense"] = _answered(*ask(self.loaded, prompt.cache, item))
         named = (f"task {item.task} {item.haystack}", item.number)
         for some in batched(arms, TOGETHER):
             kept = [arm.keep(prompt, named) for arm in some]
-            answers = ask_each(self.loaded, prompt.reduced(*kept), item, len(some))
+            answers = ask(self.loaded, prompt.reduced(*kept), item, len(some))
             for arm, own, found in zip(some, kept, answers, strict=True):
-                cell.add(arm, own, calibration.each(arm.budget) * units, **_answered(found))
+                cell.add(arm, own, calibration, **_answered(found))
         cell.write()
         print(f"{cell.path.parent}: {time.monotonic() - began:.0f} s", flush=True)
 
@@ -267,9 +272,21 @@ def with_room(arms: Sequence[Arm], loaded: LoadedModel, prompt: int) -> list[Arm
     return list(arms)
 
 
-def reduced_heads(prompt: ObservedPrompt) -> int:
-    """Key heads that are reduced: those of layers without a sliding window."""
-    return sum(len(scores) for scores in prompt.scores.values())
+def kept_bytes(kept: KeptLayers, calibration: Calibration, weighted: bool) -> int:
+    """Bytes of what is kept; tokens of rules need no weights."""
+    size, width = 0, calibration.model.head_dim
+    for head in (head for layer in kept.values() for head in layer):
+        exact = len(head.index) - head.coded
+        size += list_bytes(
+            len(head.index),
+            exact,
+            calibration.prefix,
+            width,
+            calibration.entry,
+            head.bits,
+            weighted,
+        )
+    return size
 
 
 def fingerprint(kept: KeptLayers) -> int:
@@ -278,7 +295,7 @@ def fingerprint(kept: KeptLayers) -> int:
         x
         for own in kept.values()
         for one in own
-        for x in (one.index, one.log_weight, one.values)
+        for x in (one.index, one.log_weight, one.values, torch.tensor([one.coded, *one.bits]))
         if x is not None
     )
     return hash(b"".join(x.numpy().tobytes() for x in arrays))
@@ -350,6 +367,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--part", type=_numbers(str), default=PARTS, help="such as curves,tasks")
     parser.add_argument("--model", default="demo:smollm2", help="a decoder")
+    parser.add_argument("--dtype", default="bfloat16", help="of the dense cache, for its bytes")
     parser.add_argument("--texts", type=_numbers(str), default=tuple(TEXTS), help="unseen texts")
     parser.add_argument("--passages", type=int, help="passages of each text")
     parser.add_argument("--prefix", type=int, default=PREFIX, help="of curves, ablation and small")
@@ -377,7 +395,8 @@ def main() -> None:
     _check_folder(options.out, loaded)
     data: Path = options.data
     texts = {n: t if t.startswith("demo:") else data / t for n, t in TEXTS.items()}
-    sources = Sources(loaded, data / CALIBRATION, options.out / "calibration")
+    place = options.out / "calibration"
+    sources = Sources(loaded, data / CALIBRATION, place, dtype=options.dtype)
     comparison = Comparison(sources, texts, options.out, options.texts)
     run_parts(comparison, options.part, options)
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from benchmarks.cache_plans import Calibration, scores_of
+from esscher.engine.attention.bits import ALL_BITS, EXACT, Bits
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import select_keys
-from esscher.engine.cache.storage import Kept
-from esscher.studies.plan.check import KeptLayers, Named, sample_start
+from esscher.studies.plan.check import KeptLayers, Named, bits_of, kept_by_rule, sample_start
 from esscher.studies.plan.predict import Budgets
 
 #: Seeds of the samples that are compared with the first one.
@@ -28,7 +26,7 @@ class Arm:
     Attributes
     ----------
     name, budget
-        What it is called, and the share of the tokens that it keeps.
+        What it is called, and the share of a dense cache's bytes that it may take.
     keep
         Chooses the tokens of a prompt that has a name and a number.
     rule
@@ -71,7 +69,7 @@ def budgets_arm(
                     int(budgets.tokens[row, g]),
                     float(budgets.powers[row, g]),
                     sample_start(named, seed, layer, g),
-                )
+                ).in_codes(bits_of(budgets.bits[row, g]), certain)
                 for g, head in enumerate(scores)
             ]
             if budgets.selection == "fitted":
@@ -81,18 +79,19 @@ def budgets_arm(
     return Arm(name, budget, keep, score=score, **about)
 
 
-def rule_arm(rule: Rule, budget: float, calibration: Calibration) -> Arm:
-    """An arm that keeps what a published rule does."""
+def rule_arm(rule: Rule, budget: float, calibration: Calibration, bits: Bits = EXACT) -> Arm:
+    """An arm that keeps what a published rule does, with all tokens in so many bits."""
+    nbytes, certain, entry = (
+        calibration.taken(budget),
+        calibration.certain(budget),
+        calibration.entry,
+    )
 
     def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
-        scores = prompt.rule_scores[rule.name]
-        kept = rule.keep(list(scores.values()), calibration.each(budget))
-        return {
-            layer: [Kept(index, torch.zeros(len(index))) for index in heads]
-            for layer, heads in zip(scores, kept, strict=True)
-        }
+        return kept_by_rule(rule, prompt, certain, nbytes, bits, entry)
 
-    return Arm(rule.name, budget, keep, rule=rule)
+    name = rule.name if bits == EXACT else f"{rule.name} {bits[0]}"
+    return Arm(name, budget, keep, rule=rule)
 
 
 def planned_arm(calibration: Calibration, budget: float, score: Score = "all") -> Arm:
@@ -123,14 +122,18 @@ def uniform_arm(calibration: Calibration, budget: float) -> Arm:
 def compared(
     calibration: Calibration, budgets: Iterable[float], scores: Sequence[Score] = ("all",)
 ) -> list[Arm]:
-    """The plan, uniform budgets and all published rules."""
+    """The plan, uniform budgets and all published rules, these in 16, 8 and 4 bits."""
     return [
         arm
         for budget in budgets
         for arm in (
             *(planned_arm(calibration, budget, score) for score in scores),
             uniform_arm(calibration, budget),
-            *(rule_arm(rule, budget, calibration) for rule in RULES.values()),
+            *(
+                rule_arm(rule, budget, calibration, (bits, bits))
+                for rule in RULES.values()
+                for bits in (16, 8, 4)
+            ),
         )
     ]
 
@@ -163,12 +166,13 @@ def ablations(
         others = {
             "not fitted": plan._replace(selection="sample"),
             "planned for samples": calibration.plan(budget, selection="sample")[0],
-            "planned for samples, one power": calibration.with_one_power(budget),
             "largest scores": plan._replace(selection="topk"),
             "planned for largest scores": calibration.plan(budget, selection="topk")[0],
-            "sparing three heads": calibration.sparing(budget),
-            "by output error": calibration.by_output_error(budget),
         }
+        for keys, values in ALL_BITS:
+            others[f"all in {keys}/{values} bits"] = calibration.plan(budget, bits=(keys, values))[
+                0
+            ]
         for count in prose:
             others[f"{count} prose"] = more.plan(budget, prose=count)[0]
         arms += [planned_arm(calibration, budget, score) for score in scores]

@@ -14,41 +14,37 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.atomic import write_atomically
 from esscher.core.streams import random_stream
-from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind, keeping_for
+from esscher.engine.attention.bits import ENTRY_BYTES, Bits
+from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import PromptLayer, Rule
 from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
+from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextSource
+from esscher.engine.text.items import calibration_item
 from esscher.engine.text.packing import Passage, first_passages
-from esscher.engine.text.tasks.items import calibration_item
-from esscher.math.allocation import EffectCurve, allocate
 from esscher.studies.plan.effects import (
     DRAWS,
-    FITTED,
     PassageEffects,
-    average_effects,
     budget_grid,
     layer_effects,
     output_gradients,
     read_passage,
 )
-from esscher.studies.plan.predict import Budgets, Predicted, plan_total, plan_uniform
+from esscher.studies.plan.predict import Budgets, Predicted, Ways, plan_total, plan_uniform
 from esscher.studies.plan.study import RETRIEVAL_OF
 
 SEED, QUERIES = 0, 128
 ARRAYS = ("effect", "square", "norm")
-#: Number of the power 1 among the powers of samples.
-PLAIN = POWERS.index(1.0)
-#: Key heads that are spared: those to which a plan gives most.
-SPARED = 3
 
 #: Scores by layer, [key heads, tokens] each.
 ScoresOf: TypeAlias = dict[int, Tensor]
@@ -134,12 +130,15 @@ class Sources:
         Of the stored effects.
     queries
         Tokens after a prefix.
+    dtype
+        Type of the dense cache whose bytes are compared, whatever the model computes in.
     """
 
     loaded: LoadedModel
     text: TextSource
     folder: Path
     queries: int = QUERIES
+    dtype: str = "bfloat16"
 
     def passages(self, prefix: int, prose: int, retrieval: int) -> dict[str, tuple[int, Passage]]:
         """Calibration passages with their numbers, by name, as :func:`esscher.plan` takes them."""
@@ -148,7 +147,7 @@ class Sources:
         out = {f"prose-{i}": (i, passage) for i, passage in enumerate(found)}
         text = np.concatenate([passage.ids for passage in found])
         for i in range(retrieval):
-            hay: Any = "noise" if i % 2 else text
+            hay = None if i % 2 else text
             passage = calibration_item(loaded, i, prefix, self.queries, seed=SEED, haystack=hay)
             out[f"retrieval-{i}-of-{prose}"] = (prose + i, passage)
         return out
@@ -180,7 +179,8 @@ class Sources:
                     _store(paths[kind], own)
             for kind, path in paths.items():
                 found[kind][name] = _stored(path)
-        return Calibration(prefix, found)
+        record = structs.replace(self.loaded.record, dtype=self.dtype)
+        return Calibration(prefix, record, found)
 
 
 def keeping_at(prefix: int, budget: float) -> Keeping:
@@ -252,25 +252,34 @@ class Calibration:
     ----------
     prefix
         Length of the prompts.
+    model
+        The model; its type is that of the dense cache whose bytes are compared.
     effects
         By score and what is kept for certain, then by the name of the passage.
     """
 
     prefix: int
+    model: ModelRecord
     effects: Mapping[Kind, Mapping[str, PassageEffects]]
 
+    @property
+    def entry(self) -> int:
+        """Bytes of an entry of a key."""
+        return ENTRY_BYTES[self.model.dtype]
+
     def each(self, budget: float) -> int:
-        """Tokens of a key head on average."""
-        return int(budget * self.prefix)
+        """Bytes of a key head on average."""
+        return int(budget * 2 * self.prefix * self.model.head_dim * self.entry)
+
+    def ways(self, budget: float, selection: SelectionKind) -> Ways:
+        """Ways to keep tokens, and the bytes that they take."""
+        certain = keeping_at(self.prefix, budget).count
+        return Ways.of(selection, self.prefix, certain, self.model)
 
     def certain(self, budget: float) -> NDArray[np.bool_]:
         """True at tokens that are kept for certain."""
         keeping = keeping_at(self.prefix, budget)
         return certain_keys(self.prefix, keeping.sinks, keeping.recent)
-
-    def sizes(self, budget: float) -> NDArray[np.int64]:
-        """Budgets of which the effects are known."""
-        return sizes_for(self.prefix, keeping_at(self.prefix, budget))
 
     def parts(
         self,
@@ -292,65 +301,28 @@ class Calibration:
         score: Score = "all",
         selection: SelectionKind = "fitted",
         prose: int | None = None,
+        bits: Bits | None = None,
     ) -> tuple[Budgets, Predicted]:
         """Make a plan, and say what it is predicted to cost."""
-        parts = self.parts(budget, score, selection, prose)
-        found = plan_total(parts, self.sizes(budget), self.each(budget) * _units(parts))
-        return budgets_of(found, selection), found
+        parts, ways = self.parts(budget, score, selection, prose), self.ways(budget, selection)
+        if bits is not None:
+            which = np.flatnonzero((ways.bits == bits).all(axis=1))
+            ways = replace(
+                ways, **{n: getattr(ways, n)[which] for n in ("powers", "bits", "nbytes")}
+            )
+            parts = [
+                PassageEffects(p.effect[:, :, which], p.square[:, :, which], p.norm) for p in parts
+            ]
+        layers, key_heads = parts[0].effect.shape[:2]
+        found = plan_total(parts, ways, self.each(budget) * layers * key_heads)
+        return found.budgets(np.arange(layers), layers, ways), found
+
+    def taken(self, budget: float) -> int:
+        """Bytes of a key head on average that the plan takes, and others may take."""
+        return int(self.plan(budget)[0].nbytes.mean())
 
     def uniform(self, budget: float) -> tuple[Budgets, Predicted]:
         """Make equal budgets, selected as in a plan."""
-        found = plan_uniform(self.parts(budget), self.sizes(budget), self.each(budget))
-        return budgets_of(found, "fitted"), found
-
-    def with_one_power(self, budget: float) -> Budgets:
-        """Budgets of a plan in which all heads sample with power 1, not fitted."""
-        parts = self.parts(budget, selection="sample")
-        plain = [
-            replace(p, effect=p.effect[:, :, [PLAIN]], square=p.square[:, :, [PLAIN]])
-            for p in parts
-        ]
-        found = plan_total(plain, self.sizes(budget), self.each(budget) * _units(parts))
-        return Budgets(found.tokens, np.full(found.tokens.shape, POWERS[PLAIN]))
-
-    def sparing(self, budget: float, count: int = SPARED) -> Budgets:
-        """Equal budgets, but the few key heads that a plan gives most keep everything."""
-        planned = self.plan(budget)[0].tokens
-        order = np.argsort(-planned.ravel(), kind="stable")
-        total, least = self.each(budget) * planned.size, int(self.certain(budget).sum()) + 1
-        # a tiny model has no room for so many
-        room = (total - least * planned.size) // (self.prefix - least)
-        count = min(count, room)
-        rest = total - count * self.prefix
-        equal, odd = divmod(rest, planned.size - count)
-        out = np.full(planned.size, equal, dtype=np.int64)
-        out[order[count:][:odd]] += 1
-        out[order[:count]] = self.prefix
-        return _fitted(out.reshape(planned.shape))
-
-    def by_output_error(self, budget: float) -> Budgets:
-        """Budgets that minimise the squared output errors of heads, all weighted alike."""
-        parts = self.parts(budget)
-        mean, sizes = average_effects(parts), self.sizes(budget)
-        layers, key_heads = mean.effect.shape[:2]
-        square = mean.square.reshape(layers, key_heads, -1, *mean.square.shape[2:]).sum(axis=2)
-        curves = [
-            EffectCurve.below(sizes, own) for own in square.min(axis=2).reshape(-1, len(sizes))
-        ]
-        total = self.each(budget) * layers * key_heads
-        return _fitted(allocate(curves, total).budgets.reshape(layers, key_heads))
-
-
-def _units(parts: Sequence[PassageEffects]) -> int:
-    layers, key_heads = parts[0].effect.shape[:2]
-    return int(layers * key_heads)
-
-
-def budgets_of(found: Predicted, selection: SelectionKind) -> Budgets:
-    """Budgets and how tokens are selected."""
-    layers = len(found.tokens)
-    return found.budgets(np.arange(layers), layers, 0, selection)
-
-
-def _fitted(tokens: NDArray[np.int64]) -> Budgets:
-    return Budgets(tokens, np.full(tokens.shape, POWERS[FITTED]), "fitted")
+        parts, ways = self.parts(budget), self.ways(budget, "fitted")
+        found, layers = plan_uniform(parts, ways, self.taken(budget)), len(parts[0].effect)
+        return found.budgets(np.arange(layers), layers, ways), found

@@ -19,9 +19,9 @@ import pandas as pd
 
 from benchmarks.cache import RESULTS
 from esscher.core.errors import InputError
-from esscher.core.untrusted.files import read_json
+from esscher.core.untrusted import read_json
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import mean_and_interval, wilson
+from esscher.math.statistics.intervals import mean_bounds, wilson
 from esscher.studies.plan.check import ROUNDING, paired_ratio
 
 STORED = Path(__file__).parent / "results"
@@ -37,6 +37,7 @@ KEPT = (
     "budget",
     "configuration",
     "kept",
+    "bytes",
     "kl",
     "top1",
     "nll",
@@ -61,9 +62,29 @@ TOTALS = (
 )
 
 
+def in_best_bits(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
+    """Published rules with the bits with which they are best, for each budget over all texts.
+
+    By the geometric mean of KL, or by the mean of another measure, the larger the better. Their
+    names lose the bits, which become a column.
+    """
+    values = rows[measure]
+    values = np.log(values.clip(lower=ROUNDING)) if measure == "kl" else -values
+    parts = rows["configuration"].str.partition(" ")
+    # names of other configurations have spaces too
+    bits = parts[2].where(parts[2].isin(("8", "4")), "")
+    name = parts[0].where(bits != "", rows["configuration"])
+    rows = rows.assign(value=values, name=name, bits=bits)
+    mean = rows.groupby(["budget", "name", "bits"], sort=False)["value"].mean().reset_index()
+    best = mean.loc[mean.groupby(["budget", "name"], sort=False)["value"].idxmin()]
+    kept = rows.merge(best[["budget", "name", "bits"]], on=["budget", "name", "bits"])
+    return kept.assign(configuration=kept["name"]).drop(columns=["value", "name"])
+
+
 def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean KL of every configuration, and its ratio to the plan, by text and over all texts."""
-    out = []
+    out, rows = [], in_best_bits(rows)
+    known = rows.groupby(["budget", "configuration"])["bits"].first()
     for text in (*dict.fromkeys(rows["text"]), ALL):
         own = rows if text == ALL else rows[rows["text"] == text]
         for budget in sorted(set(own["budget"])):
@@ -75,6 +96,7 @@ def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
                         "text": text,
                         "budget": budget,
                         "configuration": name,
+                        "bits": known[budget, name],
                         "passages": len(wide),
                         "texts": _texts(wide),
                     }
@@ -116,6 +138,7 @@ def task_table(rows: pd.DataFrame) -> pd.DataFrame:
     Beside them the difference in log-probability from the plan, paired by items that have both.
     """
     out = []
+    rows = in_best_bits(rows, "log_probability")
     for (prefix, budget), both in _by_length_and_budget(rows):
         for task in dict.fromkeys(both["task"]):
             logs, score = (
@@ -145,7 +168,7 @@ def total_table(rows: pd.DataFrame, least: float = LEAST) -> pd.DataFrame:
 
     Lengths and budgets without such a task have no rows.
     """
-    out = []
+    out, rows = [], in_best_bits(rows, "log_probability")
     for (prefix, budget), both in _by_length_and_budget(rows):
         dense = both[both["configuration"] == "dense"].groupby("task")["score"].mean()
         can = sorted(dense[dense >= least].index)
@@ -217,9 +240,8 @@ def _wide(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
 
 
 def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]:
-    found = mean_and_interval(np.asarray(values, dtype=float)[:, None], lowest)
-    low, high = found.interval[0] or (np.nan, np.nan)
-    return {name: found.mean[0], f"{name}_low": low, f"{name}_high": high}
+    mean, low, high = mean_bounds(np.asarray(values, dtype=float), lowest).tolist()
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:

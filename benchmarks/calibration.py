@@ -6,7 +6,7 @@ Prints Markdown tables and writes ``benchmarks/results/calibration.json``:
   overlap within a cell, from a pool of replicates of Gaussian heads (one pool for d = 1, one for
   8; H below and above 1): a cell has a binomial standard error, but cells of a pool share its
   tokens, so that over cells only the coverage of each pool is given. The truth is the slope, with
-  the curve's own weights, of the mean (median) curve of the whole pool. Then the same for
+  the curve's own weights, of the mean curve of the whole pool. Then the same for
   synthetic curves whose expected error is exactly a power law, with light to heavy tails: the
   truth is their exponent;
 * how often a true power law is called something else, from the synthetic curves;
@@ -36,7 +36,6 @@ from benchmarks.detection import (
     called_cells,
     dependent_cells,
     head_law_cells,
-    joint_cells,
     law_cells,
 )
 from esscher.core.streams import random_stream
@@ -90,26 +89,26 @@ def pool(dim: int, replicates: int) -> dict[tuple[float, str], Array]:
         alpha=HORIZONS,
         progress=False,
     )
-    return {(h, m): curve.raw(m)[s] for s, h in enumerate(HORIZONS) for m in METRICS[dim]}
+    return {
+        (h, m): curve["replicate_error"].sel(metric=m, alpha=h).values
+        for h in HORIZONS
+        for m in METRICS[dim]
+    }
 
 
 def head_cells(replicates: int) -> list[Row]:
     rows = []
     for dim in DIMS:
         for (h, metric), errors in pool(dim, replicates).items():
-            for summary in ("mean", "median"):
-                if summary == "median" and metric != "mean":
-                    continue
-                centre = getattr(np, summary)(errors, axis=0)
-                for count, curves in CURVES.items():
-                    groups = errors[: count * min(curves, len(errors) // count)]
-                    rates = [
-                        fit_rate(part, SIZES, summary=summary, seed=i)
-                        for i, part in enumerate(groups.reshape(-1, count, len(SIZES)))
-                    ]
-                    where = {"d": dim, "H": h, "metric": metric, "summary": summary}
-                    found = covered(rates, [rate.slope_of(centre) for rate in rates])
-                    rows.append(where | {"replicates": count} | found)
+            centre = errors.mean(axis=0)
+            for count, curves in CURVES.items():
+                groups = errors[: count * min(curves, len(errors) // count)]
+                rates = [
+                    fit_rate(part, SIZES, seed=i)
+                    for i, part in enumerate(groups.reshape(-1, count, len(SIZES)))
+                ]
+                where = {"d": dim, "H": h, "metric": metric, "replicates": count}
+                rows.append(where | covered(rates, [rate.slope_of(centre) for rate in rates]))
     return rows
 
 
@@ -166,7 +165,7 @@ def one_pass_cells(replicates: int) -> list[Row]:
         )
         passes = [received(dim, ONE_PASS_SIZES[-1], r) for r in range(replicates)]
         for s, h in enumerate(ONE_PASS_HORIZONS):
-            swept = fit_rate(curve.raw("mean")[s], ONE_PASS_SIZES)
+            swept = fit_rate(curve["replicate_error"].sel(metric="mean", alpha=h), ONE_PASS_SIZES)
             head = esscher.gaussian_head(h, dim)
             burn_in = float(np.exp(min(head.frobenius**2, 700.0)))
             found = [received_exponent(p[s], burn_in=burn_in) for p in passes]
@@ -262,9 +261,7 @@ def coverage(pool_size: int) -> Row:
     """Coverage of the intervals of exponents, by head and over synthetic curves."""
     heads = head_cells(pool_size)
     both = {"coverage": "{coverage:.1%} ± {coverage_error:.1%}", "width": "{width:.3f}"}
-    print(
-        table(heads, {k: f"{{{k}}}" for k in ("d", "H", "metric", "summary", "replicates")} | both)
-    )
+    print(table(heads, {k: f"{{{k}}}" for k in ("d", "H", "metric", "replicates")} | both))
     exact = synthetic_cells()
     print(
         table(exact, {"noise": "{noise}", "replicates": "{replicates}"} | both | {"bent": "{bent}"})
@@ -284,8 +281,8 @@ def together(heads: list[Row], exact: list[Row]) -> Row:
     """Print and return coverage over cells."""
     by = {
         "all heads": overall(heads, ()),
-        "summary and replicates": overall(heads, ("summary", "replicates")),
-        "horizon": overall(heads, ("summary", "H")),
+        "replicates": overall(heads, ("replicates",)),
+        "horizon": overall(heads, ("H",)),
         "all synthetic": overall(exact, ()),
         "synthetic": overall(exact, ("replicates",)),
     }
@@ -293,7 +290,7 @@ def together(heads: list[Row], exact: list[Row]) -> Row:
         forms = {
             key: f"{{{key}:.1%}}" if key.startswith("coverage") else f"{{{key}:.3g}}"
             for key in rows[0]
-        } | {key: f"{{{key}}}" for key in ("summary", "curves") if key in rows[0]}
+        } | {key: f"{{{key}}}" for key in ("curves",) if key in rows[0]}
         print(f"\nBy {name}\n" + table(rows, forms))
     return {"by": by}
 
@@ -324,19 +321,18 @@ def sinks(heads: int) -> Row:
 
 
 def laws(curves: int) -> Row:
-    """What the selection of laws sees, of one error and of three."""
-    alone, together = law_cells(curves), joint_cells(curves)
+    """What the selection of laws sees."""
+    rows = law_cells(curves)
     percent = ("bent", "power_floor", "power_logarithm", "limit", "limit_covers")
     percent += ("verdict_power", "verdict_undecided", "leaves_prediction", "predicted_limit")
-    for rows in (alone, together):
-        keys = [key for key in ("noise", "replicates", "truth") if key in rows[0]]
-        shown = [
-            {key: row[key] for key in keys}
-            | {key: "" if row[key] is None else f"{row[key]:.0%}" for key in percent}
-            for row in rows
-        ]
-        print(table(shown, {key: f"{{{key}}}" for key in (*keys, *percent)}) + "\n")
-    return {"laws": alone, "joint_laws": together}
+    keys = ("noise", "replicates", "truth")
+    shown = [
+        {key: row[key] for key in keys}
+        | {key: "" if row[key] is None else f"{row[key]:.0%}" for key in percent}
+        for row in rows
+    ]
+    print(table(shown, {key: f"{{{key}}}" for key in (*keys, *percent)}) + "\n")
+    return {"laws": rows}
 
 
 def called(curves: int) -> Row:
@@ -354,7 +350,7 @@ def head_laws(curves: int) -> Row:
     """What the selection of laws sees on Gaussian heads."""
     rows = head_law_cells(curves)
     metrics = {metric: f"{{{metric}}}" for metric in ("mean", "cov", "map")}
-    columns = {"d": "{d}", "H": "{H:g}", "floor": "{floor:.0%}", "joint": "{joint_power:.2f}"}
+    columns = {"d": "{d}", "H": "{H:g}", "floor": "{floor:.0%}"}
     print(table(rows, columns | metrics) + "\n")
     return {"head_laws": rows}
 

@@ -214,7 +214,7 @@ with torch.no_grad():
     loaded.model(input_ids=ids[:, :64], use_cache=False, logits_to_keep=1)
     watch = MemoryWatch()
     loaded.model(input_ids=ids, past_key_values=cache, logits_to_keep=1)
-print(watch.peak.bytes)
+print(watch.peak)
 """
 
 
@@ -252,9 +252,7 @@ def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
         if i % every == 0:
             laws[i] = law.to(torch.float16)
         if i % (count // 10) == 0:
-            rows.append(
-                {"tokens": i, "cache_mb": cache.nbytes / 1e6, "peak_mb": watch.peak.bytes / 1e6}
-            )
+            rows.append({"tokens": i, "cache_mb": cache.nbytes / 1e6, "peak_mb": watch.peak / 1e6})
             print(_shown(rows[-1]), flush=True)
         tokens.append(torch.multinomial(law.exp(), 1, generator=generator)[None])
         output = loaded.model(input_ids=tokens[-1], past_key_values=cache)

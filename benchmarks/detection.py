@@ -9,7 +9,6 @@ Parts of ``benchmarks/calibration.py``, which runs them and writes their numbers
 * which law is called what: curves of every law, of none (one that steepens), and of laws that can
   hardly be told apart (the power 3/4 and two powers), over noise levels and numbers of replicates,
   and whether the intervals of the exponent and of the tokens beyond the sizes hold the truth;
-* three errors of the same replicates, correlated as real ones are, tested alone and together;
 * the same on Gaussian heads, whose errors are no exact power laws, with and without a floor;
 * coverage of k-hat's interval over autoregressive tokens.
 """
@@ -28,12 +27,10 @@ from esscher.core.validation import Array
 from esscher.math.statistics import (
     LAWS,
     fit_rate,
-    joint_law,
     received_exponent,
     resample,
     select_law,
 )
-from esscher.math.statistics.laws import Curves, smooth_covariance
 from esscher.math.statistics.selection import against_prediction
 
 SIZES = np.array([32.0, 64, 128, 256, 512, 1024])
@@ -70,8 +67,6 @@ CALLED_SIZES = np.array([64.0, 128, 256, 512, 1024, 2048])
 SCATTER = ((0.05, 32), (0.3, 32), (0.3, 96), (0.8, 32))
 #: Tokens are asked for the error at so many times the largest size.
 FURTHER = 16
-#: Correlation of the noise of two metrics in one replicate.
-SHARED = 0.5
 CORRELATIONS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 TOKENS = 3000
 
@@ -85,13 +80,10 @@ def law_cells(curves: int) -> list[Row]:
             for truth, (expected, share) in TRUTHS.items():
                 alone, against = [], []
                 for seed in range(curves):
-                    errors = expected * _noise(noise, count, 1, seed)[0]
-                    resamples = resample(errors, SIZES, "mean", seed)
+                    errors = expected * _noise(noise, count, seed)
+                    resamples = resample(errors, SIZES, seed)
                     alone.append(select_law(resamples))
-                    curve = Curves(
-                        resamples, (np.arange(len(SIZES)),), (smooth_covariance(resamples),)
-                    )
-                    against.append(against_prediction(curve, (np.log(POWER),)))
+                    against.append(against_prediction(resamples, np.log(POWER)))
                 limits = np.array([one.floor_share for one in alone])
                 known = np.array([one.floor_share for one in against])
                 rows.append(
@@ -161,35 +153,6 @@ def called_cells(curves: int) -> list[Row]:
     return rows
 
 
-def joint_cells(curves: int) -> list[Row]:
-    """Three errors with 64 replicates: alone, together, and together against their predictions."""
-    rows = []
-    for truth, (expected, share) in TRUTHS.items():
-        found = []
-        for seed in range(curves):
-            noise = _noise("half-normal", 64, 3, seed)
-            errors = dict(zip(("mean", "cov", "map"), expected * noise, strict=True))
-            known = dict.fromkeys(errors, POWER)
-            found.append(joint_law(errors, SIZES, seed=seed, predicted=known))
-        limits = np.array([one.floor_share for one in found])
-        against = [one.predicted for one in found if one.predicted is not None]
-        bends = [(one.bend or 0.0) > 0 and (one.p_value or 0.0) < 0.05 for one in found]
-        rows.append(
-            {"truth": truth, "replicates": 64, "curves": curves, "correlation": SHARED}
-            | _verdicts([one.verdict for one in found])
-            | {
-                "bent": _share(bends),
-                "power_floor": float(np.mean([one.power["floor"] for one in found])),
-                "power_logarithm": float(np.mean([one.power["logarithmic"] for one in found])),
-                "limit": float(np.median(limits)),
-                "limit_covers": None if share is None else _share(limits >= share),
-                "leaves_prediction": _share(one.p_value < 0.05 for one in against),
-                "predicted_limit": float(np.median([one.floor_share for one in against])),
-            }
-        )
-    return rows
-
-
 def head_law_cells(curves: int) -> list[Row]:
     """Errors of Gaussian heads, as they are and with a floor of half the last error added.
 
@@ -201,7 +164,8 @@ def head_law_cells(curves: int) -> list[Row]:
         swept = esscher.sweep(
             esscher.gaussian_head(h, dim), sizes, 64 * curves, seed=5, progress=False
         )
-        raw = {metric: swept.raw(metric)[0] for metric in ("mean", "cov", "map")}
+        errors_of = swept["replicate_error"][:, 0]
+        raw = {metric: errors_of.sel(metric=metric).values for metric in ("mean", "cov", "map")}
         known = {metric: errors.mean(axis=0) for metric, errors in raw.items()}
         for floor in (0.0, 1.0):
             row: Row = {"d": dim, "H": h, "floor": floor / 2, "replicates": 64, "curves": curves}
@@ -213,16 +177,14 @@ def head_law_cells(curves: int) -> list[Row]:
                 }
                 for i in range(curves)
             ]
-            joint = [joint_law(part, SIZES, seed=i) for i, part in enumerate(parts)]
-            row |= {"joint_power": float(np.mean([one.power["floor"] for one in joint]))}
             for metric, curve in known.items():
                 found = [
-                    select_law(resample(part[metric], SIZES, "mean", i), curve)
+                    select_law(resample(part[metric], SIZES, i), curve)
                     for i, part in enumerate(parts)
                 ]
                 # without the prediction a straight curve is a power law if both rivals are out
                 alone = [
-                    select_law(resample(part[metric], SIZES, "mean", i)).verdict
+                    select_law(resample(part[metric], SIZES, i)).verdict
                     for i, part in enumerate(parts)
                 ]
                 row[metric] = {
@@ -268,15 +230,12 @@ def dependent_cells(passes: int) -> list[Row]:
     return rows
 
 
-def _noise(name: str, replicates: int, metrics: int, seed: int) -> Array:
-    """Errors of mean 1, axes [metric, replicate, size], correlated along n as nested sizes are."""
+def _noise(name: str, replicates: int, seed: int) -> Array:
+    """Errors of mean 1, axes [replicate, size], correlated along n as nested sizes are."""
     x = np.log(SIZES)
     root = np.linalg.cholesky(np.exp(-0.5 * np.abs(x[:, None] - x)))
-    rng = random_stream(seed, "calibration of laws", replicates, metrics, list(NOISE).index(name))
-    own = rng.standard_normal((metrics, replicates, len(x)))
-    common = rng.standard_normal((replicates, len(x)))
-    mixed = own if metrics == 1 else np.sqrt(SHARED) * common + np.sqrt(1 - SHARED) * own
-    return np.asarray(NOISE[name](mixed @ root.T))
+    rng = random_stream(seed, "calibration of laws", replicates, 1, list(NOISE).index(name))
+    return np.asarray(NOISE[name](rng.standard_normal((replicates, len(x))) @ root.T))
 
 
 def _received(dim: int, correlation: float, h: float, seed: int) -> Array:

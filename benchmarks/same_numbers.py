@@ -28,14 +28,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from click.testing import CliRunner
-from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
-from tests.engine.models.tiny import tiny_model
+from tests.runs.made import random_text, wrapped
 
 import esscher
 from esscher.cli import main as program
-from esscher.engine.models.loaded import wrap_model
 
 REFERENCE = Path(__file__).parent / "results" / "same_numbers.json.xz"
 #: Fields that say when and where, not what.
@@ -44,24 +41,12 @@ PASSING = {"schema", "created", "git_revision", "command", "versions", "seconds"
 SHOWN = 40
 
 
-def text(seed: int = 0, words: int = 2500) -> list[str]:
-    """Random words that the tiny models know."""
-    return [" ".join(np.random.default_rng([seed, 11]).choice(WORDS, size=words))]
-
-
-def model(name: str, **options: Any) -> Any:
-    """A tiny model with its tokenizer."""
-    tiny = tiny_model(name, **options)
-    tokenizer = decoder_tokenizer() if tiny.family.decoder else encoder_tokenizer()
-    return wrap_model(tiny.model, tokenizer, name=name)
-
-
 def encoder() -> Any:
-    return model("bert")
+    return wrapped("bert", "bert")
 
 
 def decoder(positions: int = 160, strength: float = 12.0) -> Any:
-    return model("llama", max_position_embeddings=positions, strength=strength)
+    return wrapped("llama", "llama", max_position_embeddings=positions, strength=strength)
 
 
 def printed(words: str) -> Any:
@@ -75,7 +60,7 @@ def printed(words: str) -> Any:
 def resumed(out: Path) -> Any:
     """A run of two workers in a directory, read back."""
     options = {"context": 62, "layers": [0, 2], "heads": [1], "tokens": 600}
-    esscher.tails(encoder(), text(), workers=2, out=out, **options)
+    esscher.tails(encoder(), random_text(), workers=2, out=out, **options)
     return esscher.load(out)
 
 
@@ -106,7 +91,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     "paper": lambda _: esscher.paper(("limit", "moments", "reference"), progress=False),
     "probe-encoder": lambda _: esscher.probe(
         encoder(),
-        text(),
+        random_text(),
         tokens=600,
         context=62,
         layers=[0, 2],
@@ -116,7 +101,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "probe-decoder": lambda _: esscher.probe(
         decoder(),
-        text(),
+        random_text(),
         tokens=300,
         context=150,
         layers=[1],
@@ -126,7 +111,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "probe-predicted": lambda _: esscher.probe(
         decoder(),
-        text(),
+        random_text(),
         tokens=600,
         context=150,
         layers=[0],
@@ -145,7 +130,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "sparse-encoder": lambda _: esscher.sparse(
         encoder(),
-        text(),
+        random_text(),
         context=72,
         passages=4,
         query_count=8,
@@ -156,7 +141,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "sparse-decoder": lambda _: esscher.sparse(
         decoder(),
-        text(),
+        random_text(),
         context=72,
         passages=4,
         query_count=8,
@@ -169,18 +154,24 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         depth=2, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=6
     ),
     "deep-encoder": lambda _: esscher.deep(
-        encoder(), text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
+        encoder(), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
     ),
     "deep-decoder": lambda _: esscher.deep(
-        decoder(), text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], terciles="layer"
+        decoder(),
+        random_text(),
+        context=48,
+        passages=2,
+        draws=2,
+        sizes=[4, 10, 28],
+        terciles="layer",
     ),
     "tails-encoder": resumed,
     "tails-decoder": lambda _: esscher.tails(
-        decoder(), text(), tokens=600, context=150, layers=[0], heads=[0, 3]
+        decoder(), random_text(), tokens=600, context=150, layers=[0], heads=[0, 3]
     ),
     "domains-encoder": lambda _: esscher.domains(
         encoder(),
-        {"one": text(1), "two": text(2)},
+        {"one": random_text(1), "two": random_text(2)},
         blocks=6,
         block_tokens=120,
         context=62,
@@ -189,20 +180,20 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "domains-decoder": lambda _: esscher.domains(
         decoder(),
-        {"one": text(1), "two": text(2)},
+        {"one": random_text(1), "two": random_text(2)},
         blocks=6,
         context=100,
         layers=[0, 1],
         heads=[0, 3],
         mode="context",
     ),
-    "context-decoder": lambda _: esscher.context(
-        decoder(512), text(), context=128, passages=2, query_count=8
+    "context-decoder": lambda _: esscher.conrandom_text(
+        decoder(512), random_text(), context=128, passages=2, query_count=8
     ),
     "plan-decoder": lambda _: esscher.plan(
         decoder(),
-        text(1),
-        check=text(2),
+        random_text(1),
+        check=random_text(2),
         budget=0.5,
         prefix=120,
         query_count=12,
@@ -211,8 +202,8 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "plan-tasks": lambda _: esscher.plan(
         decoder(600, 6.0),
-        text(1),
-        check=text(2),
+        random_text(1),
+        check=random_text(2),
         budget=0.25,
         prefix=224,
         query_count=12,
@@ -224,8 +215,8 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "plan-topk": lambda _: esscher.plan(
         decoder(),
-        text(1),
-        check=text(2),
+        random_text(1),
+        check=random_text(2),
         budget=0.5,
         prefix=120,
         query_count=12,
@@ -236,8 +227,8 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     ),
     "plan-repeat": lambda _: esscher.plan(
         decoder(320),
-        text(1),
-        check=text(2),
+        random_text(1),
+        check=random_text(2),
         tolerance=0.3,
         prefix=120,
         query_count=12,

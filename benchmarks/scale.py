@@ -29,7 +29,7 @@ import numpy as np
 
 MODEL, TEXT = "demo:minilm", "demo:code"
 TOKENS = (10_000, 30_000, 100_000, 300_000, 1_000_000)
-COMPARED, LAYERS = 50_000, (0, 3, 5)
+COMPARED, LAYERS, CONTEXT = 50_000, (0, 3, 5), 512
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 
 
@@ -114,10 +114,11 @@ def comparison(folder: Path) -> dict[str, object]:
     from esscher.engine.models.load import load_model
     from esscher.engine.sampled.pooled import pooled_reference
     from esscher.engine.text.collect import collect_cloud
+    from esscher.engine.text.packing import read_passages
 
-    cloud = collect_cloud(
-        load_model(MODEL), TEXT, tokens=COMPARED, layers=LAYERS, folder=folder / "cloud"
-    )
+    loaded = load_model(MODEL)
+    text = read_passages(loaded, TEXT, tokens=COMPARED, context=CONTEXT)
+    cloud = collect_cloud(loaded, text, tokens=COMPARED, layers=LAYERS, folder=folder / "cloud")
     seconds: dict[bool, float] = {True: 0.0, False: 0.0}
     mean_ratios, covariance_ratios, gains = [], [], []
     for layer in LAYERS:

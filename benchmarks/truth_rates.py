@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.claims import Row, average, share
-from esscher.math.statistics import joint_law, received_exponent, resample, select_law
+from esscher.math.statistics import received_exponent, resample, select_law
 from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.directions import QUICK
-from esscher.math.tails.verdict import KINDS, half_agreement, half_verdicts, kappa_estimate, kind_of
+from esscher.math.tails.verdict import KINDS, half_verdicts, kappa_estimate, kind_of, verdict_table
 from esscher.studies.deep.combine import fitted, growth_factors, independent_errors
 
 #: Seed of every simulation, apart from those of ``truth.py``.
@@ -35,24 +35,11 @@ LEVEL = 0.95
 # Item 13: laws of curves.
 
 
-def walks(count: int, dims: tuple[int, ...], rng: np.random.Generator) -> Any:
-    """Norms of means of n normal vectors, of expectation ``n^-1/2``: [metric, replicate, size].
-
-    A metric looks at some of the coordinates, one of which all have in common.
-    """
-    steps = np.diff(SIZES, prepend=0.0)
-    jumps = rng.standard_normal((count, len(SIZES), 1 + sum(dims)))
-    means = np.cumsum(jumps * np.sqrt(steps)[:, None], axis=1) / SIZES[:, None]
-    out, start = [], 1  # coordinate 0 is the one in common
-    for d in dims:
-        norms = np.hypot(np.linalg.norm(means[..., start : start + d - 1], axis=-1), means[..., 0])
-        out.append(norms / _MEAN_NORM[d])
-        start += d - 1
-    return np.array(out)
-
-
-#: Expected norms of 1, 2 and 3 standard normal variables.
-_MEAN_NORM = {1: np.sqrt(2 / np.pi), 2: np.sqrt(np.pi / 2), 3: 2 * np.sqrt(2 / np.pi)}
+def walks(count: int, rng: np.random.Generator) -> Any:
+    """Absolute means of n normal numbers, of expectation ``n^-1/2``: [replicate, size]."""
+    steps = np.sqrt(np.diff(SIZES, prepend=0.0))
+    means = np.cumsum(rng.standard_normal((count, len(SIZES))) * steps, axis=1) / SIZES
+    return np.abs(means) / np.sqrt(2 / np.pi)
 
 
 def curve(truth: str, errors: Any) -> Any:
@@ -75,8 +62,8 @@ def laws(scale: float) -> Iterator[Row]:
     for truth in ("power", "small floor", "floor", "1/ln n"):
         found = []
         for seed in range(curves):
-            errors = curve(truth, walks(REPLICATES, (1,), rng)[0])
-            found.append(select_law(resample(errors, SIZES, "mean", seed), SIZES**-0.5))
+            errors = curve(truth, walks(REPLICATES, rng))
+            found.append(select_law(resample(errors, SIZES, seed), SIZES**-0.5))
         bent = share(one.law != "power" for one in found)
         against = [one.predicted for one in found if one.predicted is not None]
         if truth == "power":
@@ -105,17 +92,6 @@ def laws(scale: float) -> Iterator[Row]:
             0.0,
             *share(covered[truth]),
         )
-    together = []
-    for seed in range(curves // 2):
-        errors = curve("floor", walks(REPLICATES, (1, 2, 3), rng))
-        metrics = dict(zip(("mean", "cov", "map"), errors, strict=True))
-        together.append(joint_law(metrics, SIZES, seed=seed))
-    yield Row(
-        "laws of curves",
-        f"{words['floor']} is found by three errors together",
-        *average(one.power["floor"] for one in together),
-        *share((one.bend or 0) > 0 and (one.p_value or 0) < 0.05 for one in together),
-    )
 
 
 # Item 14: the tail of received attention.
@@ -185,10 +161,10 @@ def tails(scale: float) -> Iterator[Row]:
     rng = np.random.default_rng(SEED + 2)
     kinds = ["mixture", "Laplace", "normal"] * int(scale * 50)
     texts = [
-        [cloud_tails(planted(kind, rng), effort=QUICK, seed=seed).numbers for kind in kinds]
+        [cloud_tails(planted(kind, rng), effort=QUICK, seed=seed)[0] for kind in kinds]
         for seed in (0, 1)
     ]
-    stated = half_agreement(texts[0], 0).kappa
+    stated = kappa_estimate(verdict_table(map(half_verdicts, texts[0])), 0)
     assert stated.value is not None
     low, high = (end for end in stated.interval if end is not None)
     # a half of one text and a half of the other have nothing in common

@@ -10,7 +10,7 @@ import esscher
 TESTS = Path(__file__).parent
 SOURCE = Path(esscher.__file__).parent
 #: Folders that are not about one part of the source; CONTRIBUTING.md says what they are.
-BESIDE = {"benchmarks", "docs", "fuzz", "soak"}
+BESIDE = {"benchmarks", "docs", "fuzz"}
 
 
 def test_no_test_imports_another():

@@ -20,24 +20,22 @@ MARK = "<!-- commands -->"
 #: Exit codes of every command, and what they mean.
 EXIT_CODES = (
     (0, "An answer was printed; that there is no infinite-token limit is an answer."),
+    (1, "Its output was closed, as by head; what was stored is kept."),
     (2, "Wrong input: a message on standard error says what is wrong and how to fix it."),
-    (75, "Stopped by SIGTERM with the run stored: a batch system should queue the job again."),
     (130, "Stopped by Ctrl-C; the message says how to resume."),
-    (141, "Its output was closed, as by head; what was stored is kept."),
-    (143, "Stopped by SIGTERM without --out: there is nothing to resume."),
+    (143, "Stopped by SIGTERM, likewise: a batch system can queue the job again."),
 )
 #: Environment variables that change what a command does.
 ENVIRONMENT = (
     ("HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "If 1, models are not looked up on the network."),
     ("HF_HOME", "Folder in which downloaded models are kept."),
-    ("ESSCHER_REQUEUE_CODE", "Exit code to use instead of 75: the RequeueExit of the site."),
     ("OMP_NUM_THREADS", "Threads of linear algebra per process."),
     ("COLUMNS", "Width of tables that are not printed to a terminal."),
     ("NO_COLOR", "If set, tables have no colours."),
 )
 #: Files of a run, the folder given as --out.
 FILES = (
-    ("RUN/config.json", "What was asked for, with versions of packages and the revision."),
+    ("RUN/config.json", "What was asked for, the command, and versions of packages."),
     ("RUN/parts/", "What was measured, one part per cell, with checksums."),
     ("RUN/results.json", "The result, as --json prints it."),
     ("RUN/run.log", "Progress, a line a minute."),

@@ -1,13 +1,11 @@
-"""SIGTERM and Ctrl-C: exit codes, and that nothing is left half done."""
+"""How commands end: stopped by SIGTERM or Ctrl-C, or because nobody reads on."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -16,72 +14,64 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
-from esscher.cli.printing import REQUEUE, REQUEUE_VARIABLE, STOPPED, TERMINATED
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
-from esscher.studies.sweep import SweepStudy, measure
-from esscher.studies.sweep import sweep as run_sweep
-from esscher.studies.sweep.measure import METRICS
-
-SWEEP = ["sweep", "gaussian", "--dim", "2", "--horizon", "0.5", "--sizes", "10,40"]
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(Path(esscher.__file__).parents[1]),
-    "OMP_NUM_THREADS": "1",
-}
+from esscher.studies.deep import stack as measure
+from tests.runs.stack import ENVIRONMENT, stack
 
 
 @pytest.fixture(autouse=True)
-def signals():
-    """A command that was terminated leaves SIGTERM ignored, for the rest of its process."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
+def _command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(main.commands, "stack", stack)
+    monkeypatch.setattr(sys, "argv", ["esscher", "stack"])
 
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(main, list(words))
 
 
-def terminate_at(monkeypatch: pytest.MonkeyPatch, replicate: int, times: int = 1) -> None:
-    """Let SIGTERM arrive while a replicate is measured."""
+def arrives(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, error: Exception | None = None
+) -> None:
+    """Let a signal arrive while replicate 2 is measured, and its exception become another one."""
     original = measure.measure_replicate
 
-    def measured(plan, r):
-        if r == replicate:
-            for _ in range(times):
-                signal.raise_signal(signal.SIGTERM)
-        return original(plan, r)
+    def measured(source, sizes, replicate, seed):
+        if replicate == 2:
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                if error is not None:
+                    raise error from None
+                raise
+        return original(source, sizes, replicate, seed)
 
     monkeypatch.setattr(measure, "measure_replicate", measured)
 
 
-def test_a_stored_run_asks_to_be_queued_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
 ) -> None:
-    terminate_at(monkeypatch, 2)
-    result = run(*SWEEP, "--replicates", "4", "--no-predict", "--out", str(tmp_path / "run"))
-    assert result.exit_code == REQUEUE == os.EX_TEMPFAIL, result.output
-    assert f"Stopped with 2 replicates stored in {tmp_path / 'run'}" in result.output
-    assert "exit code 75, queue the job again" in result.output
+    before = signal.getsignal(number)
+    arrives(monkeypatch, number)
+    words = ["stack", "--replicates", "4", "--out", str(tmp_path / "run")]
+    result = run(*words)
+    assert result.exit_code == code, result.output
+    assert f"Stopped with 2 replicates stored in {tmp_path / 'run'}" in result.stderr
+    assert "Run the same command again to resume:\n  esscher stack" in result.stderr
+    assert signal.getsignal(number) is before
+    assert len(load(tmp_path / "run").cells) == 2
     monkeypatch.undo()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert load(tmp_path / "run").replicates == 2
-    assert run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run")).exit_code == 0
+    monkeypatch.setitem(main.commands, "stack", stack)
+    assert run(*words).exit_code == 0
 
 
-@pytest.mark.parametrize("value", ["0", "2", "130", "256", "-1", "7.5", "requeue", "\u0667"])
-def test_a_bad_code_is_an_error_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv(REQUEUE_VARIABLE, value)
-    result = run(*SWEEP, "--replicates", "3", "--out", str(tmp_path / "run"))
-    assert result.exit_code == 2
-    assert f"ESSCHER_REQUEUE_CODE is '{value}'" in result.output
-    assert "whole number from 1 to 255" in result.output
-    assert not (tmp_path / "run").exists()
-    assert (
-        run("theory", "--horizon", "0.5").exit_code == 0
-    )  # it runs no cells, and looks at no code
+def test_without_a_directory_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrives(monkeypatch, signal.SIGINT)
+    result = run("stack", "--replicates", "4")
+    assert result.exit_code == 130
+    assert "Nothing is stored; with --out RUN a run can be resumed" in result.stderr
 
 
 def test_a_second_signal_does_not_break_the_ending(
@@ -95,12 +85,12 @@ def test_a_second_signal_does_not_break_the_ending(
         original(self, *stop)
 
     monkeypatch.setattr(Reporter, "__exit__", ending)
-    terminate_at(monkeypatch, 2, times=2)
-    result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
-    assert result.exit_code == REQUEUE
+    arrives(monkeypatch, signal.SIGTERM)
+    result = run("stack", "--replicates", "4", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 143
     assert ended == [KeyboardInterrupt]
     assert "stopped (KeyboardInterrupt): 2 of 4" in (tmp_path / "run" / "run.log").read_text()
-    assert load(tmp_path / "run").replicates == 2
+    assert len(load(tmp_path / "run").cells) == 2
 
 
 @pytest.mark.parametrize(
@@ -109,16 +99,10 @@ def test_a_second_signal_does_not_break_the_ending(
 def test_the_signal_counts_whatever_became_of_its_exception(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def measured(plan, r):
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt:
-            raise error from None
-
-    monkeypatch.setattr(measure, "measure_replicate", measured)
-    result = run(*SWEEP, "--replicates", "4", "--out", str(tmp_path / "run"))
-    assert result.exit_code == REQUEUE, result.output
-    assert "Run the same command again" in result.output
+    arrives(monkeypatch, signal.SIGTERM, error)
+    result = run("stack", "--replicates", "4", "--out", str(tmp_path / "run"))
+    assert result.exit_code == 143, result.output
+    assert "Run the same command again" in result.stderr
 
 
 def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,31 +112,13 @@ def test_commands_without_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(main.commands, "terminated", terminated)
     result = run("terminated")
-    assert result.exit_code == TERMINATED == 128 + signal.SIGTERM
-    assert "Nothing is stored" in result.output
-    assert "nothing to resume" in result.output
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert run("theory", "--horizon", "0.5").exit_code == 0
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_before_there_is_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    monkeypatch.setattr(SweepStudy, "run", lambda study: signal.raise_signal(number))
-    monkeypatch.setattr(sys, "argv", ["esscher", "sweep"])
-    result = run(*SWEEP, "--out", str(tmp_path / "run"))
-    assert result.exit_code == {signal.SIGINT: STOPPED, signal.SIGTERM: REQUEUE}[number]
-    assert f"Stopped before {tmp_path / 'run'} was made" in result.stderr
-    assert "Run the same command again:\n  esscher sweep" in result.stderr
-    assert "resume" not in result.stderr
-    assert not (tmp_path / "run").exists()
+    assert result.exit_code == 143
+    assert result.stderr == "Stopped.\n"
 
 
 @pytest.mark.parametrize("words", [["ls", "."], ["ls", ".", "--json"], ["--help"]])
 def test_nobody_reads_what_is_printed(tmp_path: Path, words: list[str]) -> None:
-    """As in ``esscher ls | head -1``: no message, and the exit code of other programs."""
+    """As in ``esscher ls | head -1``: no message."""
     (tmp_path / "a" / "parts").mkdir(parents=True)
     (tmp_path / "a" / "config.json").write_text("{")
     reader, writer = os.pipe()
@@ -166,41 +132,4 @@ def test_nobody_reads_what_is_printed(tmp_path: Path, words: list[str]) -> None:
         env=ENVIRONMENT,
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_signal_to_all_processes(tmp_path: Path, workers: int) -> None:
-    """As SLURM sends it: workers must not turn it into a lack of memory."""
-    out = tmp_path / "run"
-    words = "sweep gaussian --dim 3 --horizon 1 --sizes 50,700 --seed 3 --replicates 3000 --out"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "esscher", *words.split(), str(out), "--workers", str(workers)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
-    end = time.monotonic() + 90
-    while len(list((out / "parts").glob("replicate-*.json"))) < 3:
-        assert child.poll() is None, child.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    os.killpg(child.pid, signal.SIGTERM)
-    start = time.monotonic()
-    error = child.communicate(timeout=60)[1]
-    assert time.monotonic() - start < 25  # SLURM's default KillWait is 30 s
-    assert child.returncode == REQUEUE, error
-    done = int(re.search(r"Stopped with (\d+) replicates", error)[1])
-    assert "Traceback" not in error
-    assert "memory" not in error
-    curve = load(out)
-    assert curve.replicates == done
-    # Two workers are not equally fast: 0, 1 and 3 may be stored when 2 is still being measured.
-    first = list(curve.numbers[:3])
-    same = run_sweep(
-        esscher.gaussian_head(1.0, 3), [50, 700], int(max(first)) + 1, 3, progress=False
-    )
-    for metric in METRICS:
-        assert (curve.raw(metric)[:, :3] == same.raw(metric)[:, first]).all()
+    assert (done.returncode, done.stderr) == (1, "")

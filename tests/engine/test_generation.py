@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits
 from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.generation import compare, generate, prompt_ids
@@ -168,25 +167,9 @@ def test_chats(chat) -> None:
     assert chat.tokenizer.decode(ids, skip_special_tokens=True).endswith("the word said")
 
 
-LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-GROWTH = (
-    "{% set n = namespace(x='x') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
-)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ raise_exception('no users here') }}", r"of 'chat' fails.*no users here"),
-        (LOOP, r"'chat' takes more than 1 s, .* leave out"),
-        (GROWTH, r"'chat' takes more than 1 s, .* leave out"),
-    ],
-)
-def test_chat_templates_with_faults(chat, template, message, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "SECONDS", 1)
-    monkeypatch.setattr(limits, "MEMORY", 256 * limits.MIB)
-    chat.tokenizer.chat_template = template
-    with pytest.raises(InputError, match=message):
+def test_a_chat_template_that_fails(chat) -> None:
+    chat.tokenizer.chat_template = "{{ raise_exception('no users here') }}"
+    with pytest.raises(InputError, match=r"of 'chat' fails.*no users here"):
         prompt_ids(chat, "the word", 1, chat=True)
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import json
 import os
-import zipfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SAMPLES = Path(__file__).with_name("samples.zip")
 #: What a value may be replaced by: other types, huge, negative, not finite, hostile to terminals.
 VALUES = (
     None,
@@ -48,15 +46,6 @@ VALUES = (
 )
 #: Values that fit their field's type, so that they get past the schema.
 NUMBERS = (0, -1, 1, 7, 10**6, 0.0, -3.5, 1e-300, 1e300, 123456789)
-
-
-def unpack(name: str, folder: Path) -> Path:
-    """The sample of this name, in a folder of its own."""
-    with zipfile.ZipFile(SAMPLES) as archive:
-        for member in archive.namelist():
-            if member.startswith(f"{name}/"):
-                archive.extract(member, folder)
-    return folder / name
 
 
 def effort(few: int, many: int) -> pytest.MarkDecorator:
@@ -141,3 +130,29 @@ def as_text(tree) -> bytes:
 
 #: Sources of randomness that hypothesis can repeat.
 randoms = functools.partial(st.randoms, use_true_random=False)
+
+
+def resealed(sound: bytes, random) -> bytes:
+    """A file with changes in its header, its labels or its numbers, and the checksum they have."""
+    end = 8 + int.from_bytes(sound[:8], "little")
+    header, buffer = json.loads(sound[8:end]), sound[end:]
+    metadata = header.pop("__metadata__")
+    labels = json.loads(metadata["labels"])
+    where = random.randrange(4)
+    if where == 0:
+        header = changed_tree(header, random)
+    elif where == 1:
+        buffer = changed_bytes(buffer, random)
+    else:
+        labels = changed_tree(labels, random)
+    text = as_text(labels).decode("utf-8", "surrogatepass")
+    if not isinstance(header, dict):
+        return len(as_text(header)).to_bytes(8, "little") + as_text(header) + buffer
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    digest.update(buffer)
+    header["__metadata__"] = metadata | {"labels": text, "sha256": digest.hexdigest()}
+    if random.random() < 0.05:
+        header["__metadata__"] = random.choice(VALUES)
+    whole = as_text(header)
+    return len(whole).to_bytes(8, "little") + whole + buffer

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
 import io
 import json
-import lzma
 import string
 import warnings
 
@@ -20,19 +17,16 @@ from hypothesis import strategies as st
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.options import geometric_sizes, listed, numbers, options_of
 from esscher.core.untrusted import (
-    map_array,
     parse_json,
     read_table,
 )
-from esscher.engine.models.gguf import read_gguf_metadata
 from esscher.engine.models.load import load_model
+from esscher.engine.models.sources import read_gguf_metadata
 from esscher.engine.patterns import as_patterns
-from esscher.engine.text.cloud import open_cloud
-from esscher.engine.text.collect import collect_cloud
 from esscher.engine.text.documents import read_text
 from esscher.show.content import as_points
 from esscher.studies.tails import TailsStudy
-from tests.engine.models.folders import save, tiny, words
+from tests.engine.models.folders import save
 from tests.engine.models.gguf_files import STRING, UINT32, entry, gguf_bytes
 from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms
 
@@ -70,9 +64,8 @@ def test_json_of_any_bytes(examples):
         ("[NaN]", "NaN is not a number"),
         ("[-Infinity]", "-Infinity is not a number"),
         ("[1e999]", "too large"),
-        ("9" * 1_000_000, "cannot be read as JSON"),
+        ("9" * 1_000_000, "neither a size nor a count"),
         ("[" + "9" * 400 + "]", "neither a size nor a count"),
-        ('["' + "x" * 2**21 + '"]', "a string of 2,097,152 characters"),
         ("\ud800", "cannot be read as JSON"),
         ("", "cannot be read as JSON"),
     ],
@@ -82,21 +75,13 @@ def test_json_that_is_refused(text, said):
         parse_json(text, "a file")
 
 
-PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
-
-
-@pytest.mark.parametrize("packed", PACK)
 @effort(8, 400)
-def test_text_files(packed, examples, tmp_path):
+def test_text_files(examples, tmp_path):
     sound = "One line.\nAnd another, with an umlaut: ä.\n".encode() * 40
-    path = tmp_path / f"text.txt{packed}"
-    path.write_bytes(PACK[packed](sound))
-    assert [piece.text for piece in read_text(path)]
+    path = tmp_path / "text.txt"
 
     def property(random, data):
-        inner = changed_bytes(sound, random) if random.random() < 0.6 else data
-        outer = PACK[packed](inner)
-        path.write_bytes(changed_bytes(outer, random) if random.random() < 0.5 else outer)
+        path.write_bytes(changed_bytes(sound, random) if random.random() < 0.6 else data)
         reads(lambda: list(read_text(path)))
 
     fuzz(examples, randoms(), st.binary() | st.text().map(str.encode))(property)
@@ -127,48 +112,6 @@ def test_a_table_of_contents_that_pyarrow_does_not_survive():
     data = sound.replace(empty, four)
     with pytest.raises(InputError, match="a part is damaged: Repetition level histogram"):
         read_table(data, "a part")
-
-
-@effort(30, 3000)
-def test_arrays(examples, tmp_path):
-    array = io.BytesIO()
-    np.save(array, np.arange(6.0).reshape(2, 3))
-    path = tmp_path / "array.npy"
-
-    def property(random):
-        path.write_bytes(changed_bytes(array.getvalue(), random))
-        reads(map_array, path)
-
-    fuzz(examples, randoms())(property)
-
-
-@effort(15, 600)
-def test_clouds(examples, tmp_path):
-    folder = tmp_path / "cloud"
-    collect_cloud(
-        tiny("bert"), [words(60)], tokens=40, context=20, layers=[0], heads=[0, 1], folder=folder
-    )
-    sound = {path: path.read_bytes() for path in folder.iterdir()}
-    assert open_cloud(folder).layer(0).head(1)[0].shape == (40, 8)
-
-    def use():
-        cloud = open_cloud(folder)
-        for layer in cloud.layers:
-            for head in cloud.heads:
-                cloud.layer(layer).head(head)
-        assert len(cloud.token_ids) == len(cloud.passage) == cloud.rows
-
-    def property(random):
-        for path, data in sound.items():
-            path.write_bytes(data)
-        path = random.choice(sorted(sound))
-        wrong = changed_bytes(sound[path], random)
-        if path.suffix == ".json" and random.random() < 0.8:
-            wrong = as_text(changed_tree(json.loads(sound[path]), random))
-        path.write_bytes(wrong)
-        reads(use)
-
-    fuzz(examples, randoms())(property)
 
 
 OPTIONS = st.text(alphabet=string.digits + ":,-.+eEinfa x_\u0663\u00b2", max_size=24) | st.text()

@@ -1,11 +1,14 @@
-"""A small run of every kind, made once per process; model and text have hostile names.
+"""A small run of every kind, made once per process; models have hostile names.
 
-And probes of any size: the heads of the small one, varied.
+Tests take their results, or copies of their directories. And probes of any size: the heads of the
+small one, varied.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,39 +23,53 @@ from msgspec import structs
 import esscher
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextRecord
-from esscher.runs.registry import result_of
 from esscher.runs.result import Result
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
+from esscher.studies.paper import claims
+from esscher.studies.paper.ledger import Measurement
 from esscher.studies.probe.study import ProbeSettings, ProbeStudy
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
-from tests.fuzz.damage import unpack
 
 #: What a formula, a tag, or a broken file could be made of.
 HOSTILE = "a $x_{$ <b> & \\frac \x07 $y$"
 SIZES = (16, 32, 64)
 
 
-def wrapped(name: str) -> Any:
-    model = tiny_model(name)
+def wrapped(name: str, called: str = HOSTILE, **options: Any) -> Any:
+    """A tiny model with its tokenizer."""
+    model = tiny_model(name, **options)
     tokenizer = decoder_tokenizer() if model.family.decoder else encoder_tokenizer()
-    return wrap_model(model.model, tokenizer, name=HOSTILE)
+    return wrap_model(model.model, tokenizer, name=called)
 
 
 def random_text(seed: int = 0, count: int = 2500) -> list[str]:
+    """Random words that the tiny models know."""
     return [" ".join(np.random.default_rng([seed, 11]).choice(WORDS, size=count))]
 
 
 @cache
 def make(name: str) -> tuple[str, Any]:
     """Kind and result object."""
-    return name.split("-")[0], _MAKERS[name]()
+    return name.split("-")[0], _MAKERS[name](out=_PLACE / name)
 
 
-def _probe() -> Any:
+#: Where the runs are made.
+_PLACE = Path(tempfile.mkdtemp(prefix="esscher-small-"))
+atexit.register(shutil.rmtree, _PLACE, ignore_errors=True)
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """Return a copy of the directory of a run, in a folder."""
+    make(name)
+    unwanted = shutil.ignore_patterns("lock", "run.log")
+    return Path(shutil.copytree(_PLACE / name, folder / name, ignore=unwanted))
+
+
+def _probe(out: Path) -> Any:
     return esscher.probe(
         wrapped("bert"),
         random_text(),
@@ -62,10 +79,11 @@ def _probe() -> Any:
         heads=[0, 1, 2],
         sizes=SIZES,
         replicates=4,
+        out=out,
     )
 
 
-def _one_head() -> Any:
+def _one_head(out: Path) -> Any:
     return esscher.probe(
         wrapped("bert"),
         random_text(),
@@ -75,24 +93,25 @@ def _one_head() -> Any:
         heads=[2],
         sizes=SIZES,
         replicates=3,
+        out=out,
     )
 
 
-def _sweep() -> Any:
+def _sweep(out: Path) -> Any:
     head = esscher.gaussian_head(1.0, 2)
-    return esscher.sweep(head, SIZES, 8, alpha=(0.5, 1.0, 2.0))
+    return esscher.sweep(head, SIZES, 8, alpha=(0.5, 1.0, 2.0), out=out)
 
 
-def _one_scale() -> Any:
-    return esscher.sweep(esscher.gaussian_head(0.6, 2), SIZES, 8, predict=True)
+def _one_scale(out: Path) -> Any:
+    return esscher.sweep(esscher.gaussian_head(0.6, 2), SIZES, 8, predict=True, out=out)
 
 
-def _no_limit() -> Any:
+def _no_limit(out: Path) -> Any:
     head = esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5)
-    return esscher.sweep(head, SIZES, 6, reference_tokens=500)
+    return esscher.sweep(head, SIZES, 6, reference_tokens=500, out=out)
 
 
-def _sparse_law() -> Any:
+def _sparse_law(out: Path) -> Any:
     return esscher.sparse_law(
         "gaussian",
         horizon=0.5,
@@ -102,10 +121,11 @@ def _sparse_law() -> Any:
         query_count=16,
         budgets=[16, 32, 64],
         patterns="window,topk,linformer",
+        out=out,
     )
 
 
-def _sparse() -> Any:
+def _sparse(out: Path) -> Any:
     return esscher.sparse(
         wrapped("bert"),
         random_text(),
@@ -115,26 +135,35 @@ def _sparse() -> Any:
         layers=[0],
         budgets=[8, 16, 32],
         patterns="window,topk",
+        out=out,
     )
 
 
-def _deep_stack() -> Any:
-    return esscher.deep_stack(depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8)
+def _deep_stack(out: Path) -> Any:
+    return esscher.deep_stack(
+        depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8, out=out
+    )
 
 
-def _deep() -> Any:
+def _deep(out: Path) -> Any:
     return esscher.deep(
-        wrapped("llama"), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28]
+        wrapped("llama"), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], out=out
     )
 
 
-def _tails() -> Any:
+def _tails(out: Path) -> Any:
     return esscher.tails(
-        wrapped("bert"), random_text(), tokens=1000, context=48, layers=[0, 1], heads=[0, 3]
+        wrapped("bert"),
+        random_text(),
+        tokens=1000,
+        context=48,
+        layers=[0, 1],
+        heads=[0, 3],
+        out=out,
     )
 
 
-def _domains() -> Any:
+def _domains(out: Path) -> Any:
     texts = {"one": random_text(1), "$2_{$ & <b>": random_text(2), "$3$": random_text(3)}
     return esscher.domains(
         wrapped("bert"),
@@ -144,10 +173,11 @@ def _domains() -> Any:
         context=62,
         layers=[0, 2],
         heads=[0, 3],
+        out=out,
     )
 
 
-def _plan() -> Any:
+def _plan(out: Path) -> Any:
     return esscher.plan(
         wrapped("llama"),
         random_text(1),
@@ -158,10 +188,11 @@ def _plan() -> Any:
         passages=2,
         check_passages=3,
         against="streaming",
+        out=out,
     )
 
 
-def _context() -> Any:
+def _context(out: Path) -> Any:
     """Three layers of four heads: 1.1 has an open end, 1.3 is extrapolated."""
     data = ContextData.new(layer=range(3), head=range(4), context=(32, 64, 128, 256))
     number = np.arange(12.0).reshape(3, 4)
@@ -199,14 +230,23 @@ def _context() -> Any:
     return Result(ContextStudy, setup, data.dataset.assign_attrs(attributes))
 
 
-def _paper() -> Any:
-    """A claim of the ledger: the stored sample."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = esscher.load(unpack("paper", Path(folder))).to_dict()
-    return result_of(found, "the sample of a ledger")
+def _paper(out: Path) -> Any:
+    """A claim of the ledger, in units of few replicates."""
+    whole = claims.MEASUREMENTS["limit"]
+    units = [unit | {"sizes": [50, 200], "replicates": 8} for unit in whole.units("quick")]
+    claims.MEASUREMENTS["limit"] = Measurement(lambda scale: units, whole.measure)
+    try:
+        return esscher.paper(("limit",), out=out)
+    finally:
+        claims.MEASUREMENTS["limit"] = whole
 
 
-def _theory() -> Any:
+def _context_run(out: Path) -> Any:
+    model = wrapped("llama", max_position_embeddings=512)
+    return esscher.context(model, random_text(), context=128, passages=2, out=out)
+
+
+def _theory(out: Path) -> Any:
     return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000], queries="population")
 
 
@@ -224,10 +264,11 @@ _MAKERS = {
     "domains": _domains,
     "plan": _plan,
     "context": _context,
+    "context-run": _context_run,
     "paper": _paper,
     "theory": _theory,
 }
-RUNS = tuple(_MAKERS)
+RUNS = tuple(name for name in _MAKERS if name != "context-run")
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:

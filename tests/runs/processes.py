@@ -15,14 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import esscher
-from esscher.runs.folder import Cell
-from esscher.studies.sweep.measure import Plan, measure_cell
+from tests.runs.stack import ENVIRONMENT as ALONE
 
-#: Workers import esscher and these tests from where this process has them.
-PLACES = (Path(esscher.__file__).parents[1], Path(__file__).parents[2])
-ENVIRONMENT = os.environ | {
-    "PYTHONPATH": os.pathsep.join(map(str, PLACES)),
-    "OMP_NUM_THREADS": "1",
+ENVIRONMENT = ALONE | {
     # a worker that is gone is noticed at once, and nobody writes reports about memory
     "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s",
@@ -108,11 +103,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def lines(path: Path) -> list[str]:
-    """Lines of a file, which may not be there yet."""
-    return path.read_text().split() if path.exists() else []
-
-
 def square(x: float) -> float:
     """A task that works."""
     return x * x
@@ -152,8 +142,3 @@ def refusing(x: float) -> float:
 def identity(value: Any) -> Any:
     """What was handed in, and where."""
     return os.getpid(), value
-
-
-def deadly_replicate(plan: Plan, replicate: int, depth: int) -> Cell:
-    """Replicate 1 kills its worker; all others are measured."""
-    return measure_cell(plan, int(deadly(1.0)) if replicate == 1 else replicate, depth)

@@ -71,7 +71,7 @@ def test_a_run_of_another_layout_is_refused_by_its_number(tmp_path):
         pass
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 1}))
-    with pytest.raises(InputError, match="has layout version 1; this version of Esscher reads 3"):
+    with pytest.raises(InputError, match="has layout version 1; this version of Esscher reads 4"):
         read_run(tmp_path)
 
 

@@ -1,8 +1,7 @@
-"""Tasks on real worker processes: results, faults, what is told about them."""
+"""Tasks and runs on real worker processes: results, faults, what is told about them."""
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 
@@ -12,12 +11,14 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.core.errors import InputError
+from esscher.engine.models.choice import ModelChoice, opened_model
+from esscher.engine.models.load import load_model
 from esscher.runs.executors import CellExecutor, Cluster, Task, chosen_executor, connected
-from esscher.runs.registry import load
-from esscher.studies.sweep import study
+from esscher.studies.domains import domains
+from tests.engine.models.folders import WORDS, decoder_tokenizer, save
+from tests.engine.models.tiny import tiny_model
 from tests.runs.processes import (
     deadly,
-    deadly_replicate,
     failing,
     failing_at_first,
     free_port,
@@ -27,6 +28,7 @@ from tests.runs.processes import (
     slow_square,
     square,
 )
+from tests.runs.stack import run_stack, start, stored, wait_for_more
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +65,6 @@ def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:
     assert CellExecutor().share(value) is value
 
 
-def test_a_command_names_a_deadly_replicate_and_tries_it_again(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["sweep", "gaussian", "--horizon", "1", "--dim", "2", "--sizes", "20:80:3"]
-    words += ["--replicates", "4", "--no-predict", "--out", str(tmp_path / "run")]
-    words += ["--scheduler", cluster._address]
-    monkeypatch.setattr(study, "measure_cell", deadly_replicate)
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == 2, done.output
-    assert "1 cell could not be computed (replicate-000001: KilledWorker" in done.stderr
-    assert load(tmp_path / "run").numbers == (0, 2, 3)
-    monkeypatch.undo()
-    assert CliRunner().invoke(main, words).exit_code == 0
-    assert load(tmp_path / "run").complete
-
-
 def test_an_exception_is_forgiven_twice(cluster: Cluster, tmp_path: Path) -> None:
     found = dict(cluster.run([Task("a", failing_at_first, (str(tmp_path), 7.0))]))
     assert found == {"a": 7.0}
@@ -107,6 +93,32 @@ def test_leaving_early_cancels_what_waits(cluster: Cluster) -> None:
     assert time.monotonic() - start < 60  # at most what was at work is waited for, not 199 s
 
 
+def test_cells_that_fail_are_named(cluster: Cluster) -> None:
+    words = "1 cell could not be computed .deadly: KilledWorker"
+    with pytest.raises(InputError, match=words):
+        dict(cluster.run([Task("deadly", deadly, (1.0,))]))
+    tasks = [Task("failing", failing, (1.0,))]
+    tasks += [Task(f"good-{i}", square, (float(i),)) for i in range(3)]
+    results: dict[str, float] = {}
+    with pytest.raises(InputError, match="failing: RuntimeError: no result for 1"):
+        results.update(cluster.run(tasks))
+    assert results == {f"good-{i}": i * i for i in range(3)}
+
+
+def test_no_scheduler(cluster: Cluster, tmp_path: Path) -> None:
+    """A free port, no address, a file of something else, and a worker."""
+    (tmp_path / "other.json").write_text('{"id": 3}')
+    cluster._client.wait_for_workers(1)  # this test may be the first
+    (worker,) = cluster._client.scheduler_info()["workers"]
+    places = [f"tcp://127.0.0.1:{free_port()}", "host", str(tmp_path / "none.json")]
+    for place in [*places, str(tmp_path / "other.json"), worker]:
+        with (
+            pytest.raises(InputError, match=f"there is no scheduler at {place}"),
+            connected(place, timeout=1.0),
+        ):
+            pass
+
+
 def test_no_worker_comes(tmp_path: Path) -> None:
     with machines(tmp_path) as found:
         found.scheduler()
@@ -117,35 +129,98 @@ def test_no_worker_comes(tmp_path: Path) -> None:
             dict(cluster.run([Task("a", square, (2.0,))]))
 
 
-def test_cells_that_fail_are_named_after_the_others(cluster: Cluster) -> None:
-    tasks = [Task("deadly", deadly, (1.0,)), Task("failing", failing, (1.0,))]
-    tasks += [Task(f"good-{i}", square, (float(i),)) for i in range(3)]
-    results: dict[str, float] = {}
-
-    def collect() -> None:
-        for name, result in cluster.run(tasks):
-            results[name] = result
-
-    with pytest.raises(InputError, match="2 cells could not be computed") as caught:
-        collect()
-    assert "deadly: KilledWorker" in str(caught.value)
-    assert "failing: RuntimeError: no result for 1" in str(caught.value)
-    assert results == {f"good-{i}": i * i for i in range(3)}
+# Runs of studies: the same files here and there. The driver computes with as many threads as the
+# machine has cores, the worker with one.
 
 
-def test_no_scheduler(cluster: Cluster, tmp_path: Path) -> None:
-    """A free port, no address, a file of something else, who does not answer, and a worker."""
-    (tmp_path / "other.json").write_text('{"id": 3}')
-    cluster._client.wait_for_workers(1)  # this test may be the first
-    (worker,) = cluster._client.scheduler_info()["workers"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        places = [f"tcp://127.0.0.1:{port}" for port in (free_port(), silent.getsockname()[1])]
-        places += ["host", "foo://host:8786", "tcp://127.0.0.1", str(tmp_path / "none.json")]
-        for place in [*places, str(tmp_path / "other.json"), worker]:
-            start = time.monotonic()
-            with (
-                pytest.raises(InputError, match=f"there is no scheduler at {place}"),
-                connected(place, timeout=1.0),
-            ):
-                pass
-            assert time.monotonic() - start < 10
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder, a tiny decoder, and two texts."""
+    folder = tmp_path_factory.mktemp("place")
+    save(folder / "encoder")
+    tiny_model("llama", max_position_embeddings=256).model.save_pretrained(folder / "decoder")
+    decoder_tokenizer().save_pretrained(folder / "decoder")
+    rng = np.random.default_rng(0)
+    for name in ("one", "two"):
+        (folder / f"{name}.txt").write_text(" ".join(rng.choice(WORDS, size=1500)))
+    return folder
+
+
+#: Options by name of the test; {} is the place of models and texts.
+COMMANDS = {
+    "probe": "probe {}/encoder --text {}/one.txt --tokens 300 --context 40 --sizes 8:32:3"
+    " --replicates 4",
+    "sparse": "sparse {}/decoder --text {}/one.txt --context 96 --passages 2 --budgets 8:32:3",
+    "deep": "deep {}/decoder --text {}/one.txt --context 96 --passages 2 --sizes 8,24",
+    "plan": "plan {}/decoder --text {}/one.txt --check {}/two.txt --budget 0.5 --prefix 96"
+    " --passages 2 --check-passages 2",
+    "context": "context {}/decoder --text {}/one.txt --context 128 --passages 3",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "deep" else pytest.mark.slow) for n in COMMANDS]
+)
+def test_the_same_bytes_here_and_there(
+    name: str, place: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    words = COMMANDS[name].replace("{}", str(place)).split()
+    for where, more in (("here", []), ("there", ["--scheduler", cluster._address])):
+        done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / where), *more])
+        assert done.exit_code == 0, done.output
+    assert stored(tmp_path / "here") == stored(tmp_path / "there") != {}
+
+
+def layers_of(model: ModelChoice) -> int:
+    with opened_model(model) as loaded:
+        return loaded.shape.layers
+
+
+def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Cluster) -> None:
+    for name, words in (("encoder", "has other weights on the worker on"), ("none", "the worker")):
+        choice = ModelChoice(
+            str(place / name), "cpu", "float32", None, False, False, weight_hash="0" * 64
+        )
+        with pytest.raises(InputError, match=words):
+            dict(cluster.run([Task("a", layers_of, (choice,))]))
+
+
+def test_a_model_in_memory_is_shared_with_workers(
+    place: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    loaded = load_model(str(place / "encoder"))
+    texts = {name: str(place / f"{name}.txt") for name in ("one", "two")}
+    small = {"blocks": 6, "block_tokens": 120, "context": 40, "progress": False}
+    for where, executor in (("here", None), ("there", cluster)):
+        domains(loaded, texts, **small, out=tmp_path / where, executor=executor)
+    assert stored(tmp_path / "here") == stored(tmp_path / "there")
+
+
+@pytest.mark.slow
+def test_workers_come_and_go_and_the_scheduler_is_restarted(tmp_path: Path) -> None:
+    out, many = tmp_path / "run", ("--replicates", "400")
+    with machines(tmp_path / "machines") as found:
+        scheduler = found.scheduler()
+        first, _ = found.worker(), found.worker()
+        running = start(out, *many, "--scheduler", found.address)
+        wait_for_more(running, out, 5)
+        first.kill()  # in the middle; its replicates are measured by the other
+        wait_for_more(running, out, 4)
+        scheduler.kill()
+        error = running.communicate(timeout=240)[1]
+        kept = stored(out)
+        assert running.returncode == 130, error
+        assert f"The scheduler at {found.address} is gone. Stopped with {len(kept)} rep" in error
+        assert "Run the same command again to resume" in error
+        assert "Traceback" not in error
+        assert 9 <= len(kept) < 400
+
+        found.scheduler()  # at the same address; workers come back or are started anew
+        found.worker()
+        resumed = start(out, *many, "--scheduler", found.address)
+        wait_for_more(resumed, out)
+        found.worker()  # one more joins
+        error = resumed.communicate(timeout=240)[1]
+        assert resumed.returncode == 0, error
+    run_stack(tmp_path / "here", 400)
+    assert stored(out) == stored(tmp_path / "here")

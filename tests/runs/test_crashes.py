@@ -1,112 +1,100 @@
-"""Sweeps in processes of their own that are killed, interrupted and terminated."""
+"""Runs that are killed, interrupted and damaged: what is stored stays, and the end is the same."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import esscher
+from esscher.runs.folder import is_locked
 from esscher.runs.registry import load
-from esscher.studies.sweep import Sweep, sweep
-from tests.studies.sweep.small import assert_same
+from tests.runs.stack import REPLICATES, run_stack, start, stored, wait_for_more
 
-REPLICATES, SIZES, SCALES = 120, [10, 60, 300], [0.5, 1.0]
-CHILD = f"""
-import sys
-import esscher
-from esscher.studies.sweep import sweep
-
-if __name__ == "__main__":
-    sweep(
-        esscher.gaussian_head(0.9, 6),
-        {SIZES},
-        {REPLICATES},
-        7,
-        alpha={SCALES},
-        out=sys.argv[1],
-        workers=int(sys.argv[2]),
-    )
-"""
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+KILL, INT, TERM = signal.SIGKILL, signal.SIGINT, signal.SIGTERM
 
 
-def start(folder: Path, workers: int = 1) -> subprocess.Popen[bytes]:
-    script = folder.parent / "child.py"
-    script.write_text(CHILD)
-    scratch = folder.parent / "scratch"
-    scratch.mkdir(exist_ok=True)
-    environment = {"PYTHONPATH": str(Path(esscher.__file__).parents[1]), "TMPDIR": str(scratch)}
-    return subprocess.Popen(
-        [sys.executable, str(script), str(folder), str(workers)],
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # its own group, to be interrupted as a terminal does it
-        env=os.environ | environment,
-    )
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the same run, which nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_stack(out)
+    return out
 
 
-def stored(folder: Path) -> int:
-    return len(list((folder / "parts").glob("replicate-*.json")))
+def assert_resumed(out: Path, whole: Path) -> None:
+    """Finish a run; its files are those of the undisturbed one, but for the date."""
+    result = run_stack(out)
+    assert stored(out) == stored(whole)
+    first, second = (load(place).data.drop_attrs() for place in (out, whole))
+    assert first.identical(second)
+    assert result.data.drop_attrs().identical(second)
+    assert not list(out.rglob("*.tmp"))
+    assert not is_locked(out)
 
 
-def wait_for_more(child: subprocess.Popen[bytes], folder: Path, before: int) -> None:
-    """Wait until the child has stored something new, or has ended."""
-    end = time.monotonic() + 60
-    while stored(folder) <= before and child.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.002)
+def test_two_workers_store_the_same(tmp_path: Path, whole: Path) -> None:
+    run_stack(tmp_path / "run", workers=2)
+    assert_resumed(tmp_path / "run", whole)
 
 
-def finish(folder: Path | None) -> Sweep:
-    head = esscher.gaussian_head(0.9, 6)
-    return sweep(head, SIZES, REPLICATES, 7, alpha=SCALES, out=folder)
-
-
-def kill_often(folder: Path, kills: int, seed: int) -> None:
-    """Kill a sweep at random moments and check that nothing stored is ever lost."""
-    rng = np.random.default_rng(seed)
-    for kill in range(kills):
-        before = stored(folder)
-        child = start(folder)
-        if kill % 3 == 0:  # while it starts: imports, directory, lock, configuration
+def test_killed_again_and_again(tmp_path: Path, whole: Path) -> None:
+    out, rng = tmp_path / "run", np.random.default_rng(0)
+    for number in range(4):
+        before = stored(out)
+        child = start(out)
+        if number == 0:  # while it starts: imports, directory, lock, configuration
             time.sleep(float(rng.uniform(0.0, 1.5)))
         else:
-            wait_for_more(child, folder, before)
+            wait_for_more(child, out)
             time.sleep(float(rng.uniform(0.0, 0.05)))
         child.kill()
         child.communicate()
-        assert stored(folder) >= before
-        if (folder / "config.json").exists():
-            assert load(folder).replicates == stored(folder)
+        assert before.items() <= stored(out).items()
+        if (out / "config.json").exists():
+            assert len(load(out).cells) == len(stored(out))
+    assert_resumed(out, whole)
 
 
-def test_killed_four_times_equals_the_uninterrupted(tmp_path: Path) -> None:
-    kill_often(tmp_path / "run", 4, seed=0)
-    assert_same(finish(tmp_path / "run"), finish(None))
-    assert not list((tmp_path / "run").rglob("*.tmp"))
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes in /proc")
-def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    child = start(folder, workers=2)
-    wait_for_more(child, folder, 0)
+@pytest.mark.parametrize(
+    ("numbers", "group", "code"),
+    [
+        ((KILL,), False, -9),
+        ((INT, INT), False, 130),
+        ((INT,), True, 130),
+        ((TERM, TERM), False, 143),
+        ((TERM,), True, 143),
+    ],
+    ids=["kill -9", "Ctrl-C twice", "Ctrl-C to all", "SIGTERM twice", "SIGTERM to all"],
+)
+def test_signals_with_workers(
+    tmp_path: Path, whole: Path, numbers: tuple[int, ...], group: bool, code: int
+) -> None:
+    out = tmp_path / "run"
+    child = start(out, "--workers", "2")
+    wait_for_more(child, out)
     children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-    assert len(children) >= 2
-    child.kill()
-    child.communicate()
+    for number in numbers:
+        (os.killpg if group else os.kill)(child.pid, number)
+    error = child.communicate(timeout=60)[1]
+    assert child.returncode == code, error
+    assert "Traceback" not in error
+    assert "memory" not in error
+    if code > 0:
+        done = len(stored(out))
+        assert 0 < done < REPLICATES
+        assert f"Stopped with {done} replicates stored in {out}. Run the same command" in error
     end = time.monotonic() + 20
     while any(_runs(pid) for pid in children):
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert list((tmp_path / "scratch").iterdir()) == []
-    # the lock went with the process, and so the run can be resumed at once
-    assert_same(finish(folder), finish(None))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no temporary files
+    assert_resumed(out, whole)
 
 
 def _runs(pid: str) -> bool:
@@ -117,32 +105,43 @@ def _runs(pid: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_stops_and_leaves_a_run_to_resume(tmp_path: Path, workers: int) -> None:
-    folder = tmp_path / "run"
-    child = start(folder, workers)
-    wait_for_more(child, folder, 0)
-    os.killpg(child.pid, signal.SIGINT)
-    error = child.communicate(timeout=30)[1].decode()
-    assert "Interrupted" in error
-    assert error.count("Traceback") == 1
-    assert 0 < stored(folder) < REPLICATES
-    assert not load(folder).complete
-    assert_same(finish(folder), finish(None))
+def test_a_worker_that_is_killed(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    child = start(out, "--workers", "2")
+    wait_for_more(child, out)
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    worker = [p for p in children if b"spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    os.kill(int(worker[0]), KILL)
+    error = child.communicate(timeout=60)[1]
+    assert child.returncode == 2
+    assert "a worker process died" in error
+    assert_resumed(out, whole)
 
 
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    first = start(folder)
-    wait_for_more(first, folder, 0)
+def test_files_that_may_not_grow(tmp_path: Path, whole: Path) -> None:
+    """As on a full disk."""
+    limit = (1000, 1000)
+    child = start(
+        tmp_path / "run", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    )
+    error = child.communicate(timeout=60)[1]
+    assert child.returncode == 2
+    assert "File too large" in error
+    assert_resumed(tmp_path / "run", whole)
+
+
+def test_a_second_process_is_refused(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    first = start(out)
+    wait_for_more(first, out)
     first.send_signal(signal.SIGSTOP)  # alive, and not ending meanwhile
     try:
-        second = start(folder)
-        error = second.communicate(timeout=60)[1].decode()
+        second = start(out)
+        error = second.communicate(timeout=60)[1]
     finally:
         first.send_signal(signal.SIGCONT)
-    assert second.returncode == 1
+    assert second.returncode == 2
     assert f"another process (pid {first.pid} on" in error
     first.communicate(timeout=60)
     assert first.returncode == 0
-    assert_same(load(folder), finish(None))
+    assert_resumed(out, whole)

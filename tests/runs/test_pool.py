@@ -50,7 +50,7 @@ def state() -> tuple[str, bool, bool]:
     return (
         os.environ["OMP_NUM_THREADS"],
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
-        signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
     )
 
 
@@ -101,9 +101,8 @@ def test_a_shared_value_reaches_each_worker_once(pool: LocalPool) -> None:
 
 
 def test_what_cannot_be_sent_is_refused(pool: LocalPool) -> None:
-    tasks = [Task("a", received, (pool.share(threading.Lock()), 1))]
     with pytest.raises(InputError, match=r"cannot be sent to worker processes \(TypeError: cannot"):
-        dict(pool.run(tasks))
+        pool.share(threading.Lock())
     assert dict(pool.run([Task("a", square, (3.0,))])) == {"a": 9.0}
 
 
@@ -115,7 +114,7 @@ def test_a_cell_that_fails_is_named_after_the_others(pool: LocalPool, tmp_path: 
     with pytest.raises(InputError, match=words):
         names.extend(name for name, _ in pool.run(tasks))
     assert sorted(names) == [f"cell-{i}" for i in range(5)]
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_bad_input_stops_at_once(pool: LocalPool) -> None:
@@ -185,22 +184,6 @@ def left(before: set[psutil.Process]) -> set[psutil.Process]:
         for process in set(psutil.Process().children(recursive=True)) - before
         if "resource_tracker" not in " ".join(process.cmdline())
     }
-
-
-def test_workers_import_nothing_from_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a folder of strangers' files, say; the import path of the parent holds all the same."""
-    (tmp_path / "pickle.py").write_text("raise SystemExit('run by a worker')")
-    (tmp_path / "own.py").write_text("def half(x):\n    return x / 2\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path / "."))
-    from own import half  # type: ignore[import-not-found]
-
-    with LocalPool(2) as pool:
-        assert dict(pool.run([Task("a", half, (6.0,))])) == {"a": 3.0}
-    assert "PYTHONSAFEPATH" not in os.environ
 
 
 def test_the_chosen_executor() -> None:

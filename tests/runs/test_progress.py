@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from esscher.runs.progress import Reporter
 
 
-def test_a_line_a_minute_and_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_the_log_and_a_bar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()  # a second each time that it is looked at
+    time = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("esscher.runs.progress.time", time)
     log = tmp_path / "run.log"
-    with Reporter(log, bar=True, interval=0.02) as reporter:
-        reporter.expect(10, 4)
-        for _ in range(3):
+    with Reporter(log, bar=True) as reporter:
+        reporter.expect(5000, 4)
+        for _ in range(120):
             reporter.advance()
-        while log.read_text().count("7 of 10") < 2:
-            pass
-    lines = log.read_text().splitlines()
-    assert lines[0].endswith("started: 4 of 10 replicates are there")
-    assert "7 of 10 replicates" in lines[-1]
-    assert "a minute" in lines[-1]
-    assert "left" in lines[-1]
-    assert "7/10" in capsys.readouterr().err
+    first, *lines, last = log.read_text().splitlines()
+    assert first.endswith("started: 4 of 5000 replicates are there")
+    assert len(lines) == 1  # in two minutes
+    assert "64 of 5000 replicates, 57.1 a minute, 86 min left" in lines[0]
+    assert "ended: 124 of 5000 replicates" in last
+    assert "124/5000" in capsys.readouterr().err
 
 
-def test_rates_of_progress_are_plain_numbers(monkeypatch):
-    clock = iter([0.0, 0.0, 60.0])
-    monkeypatch.setattr("esscher.runs.progress.time.monotonic", lambda: next(clock))
-    reporter = Reporter(None, bar=False)
-    reporter.expect(5000, 0)
-    for _ in range(1320):
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    with Reporter(tmp_path, bar=False) as reporter:
+        reporter.expect(2, 0)
         reporter.advance()
-    assert "1,320 a minute" in reporter.status()

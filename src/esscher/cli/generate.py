@@ -15,7 +15,6 @@ from esscher.core.errors import InputError
 from esscher.core.memory import NOISE
 from esscher.core.options import LARGEST
 from esscher.core.shown import announce, byte_count, counted, plain_count, printable
-from esscher.core.untrusted import limits
 from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 COLDEST = 1e-5
 #: Most characters of a demo text that are a prompt, some 2,000 tokens; it ends with a paragraph.
 DEMO_PROMPT = 8_000
+#: Most characters of a prompt.
+MOST_PROMPT = 2**26
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
     "decode": "--decode",
@@ -232,7 +233,7 @@ def read_plan(path: Path) -> Plan:
     )
 
 
-def read_prompt(source: str, most: int = limits.TEXT) -> str:
+def read_prompt(source: str, most: int = MOST_PROMPT) -> str:
     """Read a prompt, as it is, from a file, from standard input, or from a demo text.
 
     Parameters
@@ -320,11 +321,8 @@ def _print_generation(result: Generation) -> None:
             "tokens are kept"
         )
     click.echo(f"Cache: {byte_count(result.cache_bytes)}{of_dense}", err=True)
-    memory = "not told by this system"
-    if result.peak.bytes is not None:
-        whole = " (of all the process did)" if result.peak.whole else ""
-        memory = f"{byte_count(result.peak.bytes)}{whole}"
-    click.echo(f"Peak memory: {memory}", err=True)
+    if result.peak is not None:
+        click.echo(f"Peak memory: {byte_count(result.peak)}", err=True)
 
 
 def _print_comparison(result: Comparison) -> None:
@@ -362,7 +360,7 @@ def _print_comparison(result: Comparison) -> None:
         ("prompt, seconds", "{:.3g}".format, dense.prompt_seconds, planned.prompt_seconds),
         ("generated, tokens/s", plain_count, dense.decode_rate, planned.decode_rate),
         ("cache", byte_count, dense.cache_bytes, planned.cache_bytes),
-        ("peak memory", byte_count, dense.peak.bytes, planned.peak.bytes),
+        ("peak memory", byte_count, dense.peak, planned.peak),
     ):
         ratio = ""
         if first and second is not None:
@@ -373,11 +371,6 @@ def _print_comparison(result: Comparison) -> None:
     console.print(table)
     console.explain(
         f"Prompt of {counted(dense.tokens, 'token')}; the plan's cache holds {planned.kept:.1%} of "
-        "all tokens. Peak memory is of the process, with the weights of the model"
-        + (
-            ", and of all it did: this system cannot measure the runs apart."
-            if planned.peak.whole
-            else ", during each run."
-        )
-        + f" Peaks of the same run differ by up to {byte_count(NOISE)}."
+        "all tokens. Peak memory is of the process, with the weights of the model, during each "
+        f"run. Peaks of the same run differ by up to {byte_count(NOISE)}."
     )

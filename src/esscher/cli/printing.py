@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,31 +96,6 @@ def check_output(path: Path | None, option: str) -> None:
         check_writable(path, f"{option} {path}")
 
 
-# How commands end: with what was found, because nobody reads on, or stopped by a signal.
-#
-# Ctrl-C is a person, who reads how to resume: exit code 130. SIGTERM is a batch system that takes
-# the machine away: the exit code asks it to queue the job again, if the run is stored and can be
-# resumed.
-
-#: Exit code of a command whose reader has gone, as of one that SIGPIPE ends: 128 + 13.
-UNREAD = 141
-
-
-@contextmanager
-def quiet_if_unread() -> Iterator[None]:
-    """End a command without a word when what it prints into has been closed, as by ``head``."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffers must go somewhere when Python ends.
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-        raise click.exceptions.Exit(UNREAD) from None
-
-
 def finish(
     results: Callable[[], dict[str, Any]],
     show: Callable[[], None],
@@ -162,154 +135,72 @@ def finish(
         say(f"Next: {next_step}")
 
 
-#: Exit code of a command that was stopped by Ctrl-C, by convention 128 + SIGINT.
-STOPPED = 130
-#: Exit code after SIGTERM if the run is stored: EX_TEMPFAIL of sysexits.h, "try again later".
-REQUEUE = 75
-#: Exit code after SIGTERM if nothing is stored, by convention 128 + SIGTERM.
-TERMINATED = 143
-#: Environment variable with the exit code on which this batch system queues a job again.
-REQUEUE_VARIABLE = "ESSCHER_REQUEUE_CODE"
-#: Codes that mean something else: wrong input, Ctrl-C.
-_TAKEN = (2, STOPPED)
+#: Exit code of a command by the signal that stopped it, by convention 128 + its number.
+STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-#: Whether SIGTERM arrived, whether Ctrl-C was pressed, and where the command that SIGTERM met
-#: stores its run (None if nowhere).
-_SIGNALS: dict[str, Any] = {"terminated": False, "interrupted": False, "out": None}
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """The whole of a command: Ctrl-C and SIGTERM stop it once, and it says how to resume.
 
-
-def requeue_code() -> int:
-    """Exit code after SIGTERM when a run is stored; the site's own one is in the environment.
-
-    Raises
-    ------
-    InputError
-        If the environment variable holds no usable code.
+    What the command does meanwhile (an import, a computation, printing) may turn the exception of
+    the signal handler into any other; the signal counts, not the exception.
     """
-    text = os.environ.get(REQUEUE_VARIABLE, "").strip()
-    if not text:
-        return REQUEUE
-    code = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1 <= code <= 255 or code in _TAKEN:
-        raise InputError(
-            f"{REQUEUE_VARIABLE} is {text!r}; it must be a whole number from 1 to 255 other than "
-            f"{' and '.join(map(str, _TAKEN))}: the exit code on which the batch system queues a "
-            "job again (RequeueExit of SLURM)"
-        )
-    return code
+    came: list[signal.Signals] = []
+    context: list[click.Context | None] = [None]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for known in STOPPED:  # a second one must not interrupt the storing
+            signal.signal(known, signal.SIG_IGN)
+        came.append(signal.Signals(number))
+        context[0] = click.get_current_context(silent=True)
+        raise KeyboardInterrupt
+
+    try:
+        # in the background of a shell Ctrl-C is ignored, and stays so
+        heeded = [n for n in STOPPED if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, stop) for number in heeded}
+    except ValueError:  # not in the main thread: leave signals alone
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        if not came and not isinstance(error, KeyboardInterrupt):
+            raise
+        stores = context[0] is not None and "out" in context[0].params
+        out = context[0].params["out"] if context[0] is not None and stores else None
+        say(how_to_resume(error, out, stores), err=True)
+        raise click.exceptions.Exit(STOPPED[(came or [signal.SIGINT])[0]]) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def how_to_resume(stop: BaseException, out: Path | None) -> str:
-    """What to tell a user whose command was stopped."""
+def how_to_resume(stop: BaseException, out: Path | None, stores: bool) -> str:
+    """Return what to tell a user whose command was stopped.
+
+    Parameters
+    ----------
+    stop
+        The exception by which it ended.
+    out, stores
+        Directory of its run, if one was given; and whether the command takes one.
+    """
     # not at the top: --help ends without a run, and need not wait for what runs bring with them
     from esscher.runs.study import Interrupted
 
-    why = ""
+    why = done = ""
     if isinstance(stop, Interrupted):
         why = f"{stop.reason}. " if stop.reason else ""
-    elif isinstance(stop, EsscherError | OSError):
+        done, out = f" with {stop.done} {stop.unit} stored", stop.folder
+    elif isinstance(stop, EsscherError):
         why = f"{stop}. "
+    elif not stores:
+        return "Stopped."
     if out is None:
         return f"{why}Stopped. Nothing is stored; with --out RUN a run can be resumed."
     name = Path(sys.argv[0]).name
     program = ["python", "-m", "esscher"] if name == "__main__.py" else [name]
     command = shlex.join([*program, *sys.argv[1:]])
-    if not (out.is_dir() and any(out.iterdir())):
-        return f"{why}Stopped before {out} was made. Run the same command again:\n  {command}"
-    done = f" with {stop.done} {stop.unit} stored" if isinstance(stop, Interrupted) else ""
     return f"{why}Stopped{done} in {out}. Run the same command again to resume:\n  {command}"
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """The whole of a command: SIGTERM stops it once and decides its exit code, and so does Ctrl-C.
-
-    What the command does meanwhile (an import, a computation, writing, printing) may turn the
-    exception of the signal handler into any other; the signal counts, not the exception.
-    """
-    _SIGNALS.update(terminated=False, interrupted=False, out=None)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        _SIGNALS["interrupted"] = True
-        raise KeyboardInterrupt
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        # A second one must not interrupt the storing. SIGKILL is what comes after the grace period.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _SIGNALS["terminated"] = True
-        context = click.get_current_context(silent=True)
-        _SIGNALS["out"] = None if context is None else context.params.get("out")
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: leave signals alone
-        yield
-        return
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except BaseException as error:
-        if not _SIGNALS["terminated"]:
-            pressed = _SIGNALS["interrupted"] or isinstance(error, KeyboardInterrupt)
-            # while it prepared itself, or printed; with an exit code all is said already
-            if pressed and not isinstance(error, click.exceptions.Exit):
-                click.echo("Stopped.", err=True)
-                raise click.exceptions.Exit(STOPPED) from None
-            raise
-        code = TERMINATED  # to begin again from nothing, again and again, is nobody's wish
-        if _SIGNALS["out"] is not None:
-            with suppress(InputError):  # the signal came before the variable was looked at
-                code = requeue_code()
-        say(how_to_resume(error, _SIGNALS["out"]), err=True)
-        meaning = "nothing to resume" if code == TERMINATED else "queue the job again"
-        click.echo(f"Terminated by SIGTERM: exit code {code}, {meaning}.", err=True)
-        raise click.exceptions.Exit(code) from None
-    finally:
-        if not _SIGNALS["terminated"]:  # else it stays ignored until the process has ended
-            signal.signal(signal.SIGTERM, before)
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Registered last, so that it comes first, before what others do when Python ends.
-        atexit.unregister(_end_in_peace)
-        atexit.register(_end_in_peace)
-
-
-@contextmanager
-def resumable(out: Path | None) -> Iterator[None]:
-    """A block that can be stopped from outside; then it says how to resume, and the command ends.
-
-    Parameters
-    ----------
-    out
-        Where the results are stored, if anywhere.
-
-    Raises
-    ------
-    InputError
-        At the beginning, if the environment holds an unusable exit code.
-    """
-    requeue_code()
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        if _SIGNALS["terminated"]:
-            raise  # for the end of the whole command
-        before = signal.getsignal(signal.SIGINT)
-        with suppress(ValueError):  # only the main thread may
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice has been heard
-        try:
-            say(how_to_resume(stop, out), err=True)
-        finally:
-            with suppress(ValueError):
-                signal.signal(signal.SIGINT, before)
-        raise click.exceptions.Exit(STOPPED) from None
-
-
-def _end_in_peace() -> None:
-    """Everything is stored and said: a signal now could only break the end of Python."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)

@@ -14,8 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from esscher import __version__
-from esscher.cli.printing import quiet_if_unread, terminable
-from esscher.core.command import COMMAND
+from esscher.cli.printing import stoppable
 from esscher.core.errors import EsscherError
 from esscher.core.shown import printable
 from esscher.studies import STUDIES
@@ -45,6 +44,8 @@ SENTENCES = {name: says for name, (_, says) in (STUDIES | OTHERS).items() if say
 LISTED = click.Group(
     commands={name: click.Command(name, help=says) for name, says in SENTENCES.items()}
 )
+#: Where click's context has the words of the command line.
+WORDS = "esscher.words"
 #: Words of an exception by which memory ran out; torch has no class for it.
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 
@@ -82,17 +83,12 @@ class _Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line: runs remember which command made them."""
-        ctx.meta["esscher.words"] = ["esscher", *args]
+        ctx.meta[WORDS] = ["esscher", *args]
         return super().parse_args(ctx, args)
 
-    def make_context(self, *words: Any, **options: Any) -> click.Context:
-        with quiet_if_unread():  # --help prints here
-            return super().make_context(*words, **options)
-
     def invoke(self, ctx: click.Context) -> Any:
-        before = COMMAND.set(ctx.meta["esscher.words"])
         try:
-            with quiet_if_unread(), terminable():
+            with stoppable():
                 return super().invoke(ctx)
         except EsscherError as error:
             raise click.UsageError(printable(str(error))) from error
@@ -104,11 +100,11 @@ class _Group(click.Group):
                 f"not enough memory ({said or 'none is left'}); use fewer tokens, smaller sizes, "
                 "a lower dimension or a shorter context"
             ) from error
+        except BrokenPipeError:  # nobody reads on, as with head: click ends without a word
+            raise
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             raise click.UsageError(printable(f"{place}{error.strerror or error}")) from error
-        finally:
-            COMMAND.reset(before)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -17,7 +17,6 @@ from esscher.cli.printing import (
     check_output,
     finish,
     named_sources,
-    resumable,
 )
 from esscher.core.errors import InputError
 from esscher.core.options import LISTS, Option, listed, numbers, options_of, plain_type
@@ -167,7 +166,7 @@ def study_command(name: str) -> click.Command:
             values["head"] = synthetic_head(**{name: values.pop(name) for name in HEAD})
         out = values["out"]
         workers = values.pop("workers")
-        with resumable(out), chosen_executor(workers, scheduler=scheduler) as executor:
+        with chosen_executor(workers, scheduler=scheduler) as executor:
             result = study(**values, executor=executor).run()
         if figure is not None:
             result.plot().save(figure)

@@ -100,7 +100,7 @@ def _parsed(data: bytes, place: str) -> xr.Dataset:
     end = 8 + int.from_bytes(data[:8], "little")
     if len(data) < 8 or end > len(data):
         raise InputError(f"{place} is damaged: it ends before its header does")
-    header = parse_json(data[8:end], place, longest=end)  # words of all heads are one string
+    header = parse_json(data[8:end], place)
     metadata = header.pop("__metadata__", None) if isinstance(header, dict) else None
     if not isinstance(metadata, dict) or metadata.get("esscher") != VERSION:
         raise InputError(f"{place} is damaged: it is no dataset of layout {VERSION}")

@@ -288,7 +288,7 @@ def listed(option: Option, text: str, name: str) -> Any:
         ends = part.split("-")
         if not all(_WHOLE.fullmatch(end.strip()) for end in ends) or len(ends) > 2:
             raise InputError(f"{name} is {text!r}; write numbers such as 0,3 or ranges such as 0-5")
-        first, last = int(ends[0]), int(ends[-1])
+        first, last = int(ends[0].strip()), int(ends[-1].strip())
         if last < first:
             raise InputError(f"{name} is {text!r}; the range {part} runs backwards")
         if last - first + len(whole) > MOST_NUMBERS:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
-from esscher.core.memory import MemoryWatch, PeakMemory
-from esscher.core.untrusted import bounded
+from esscher.core.memory import MemoryWatch
+from esscher.core.untrusted import first_line
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
+from esscher.engine.text.packing import check_known
 
 #: Tokens whose likelihood is remembered of every step: a continuation is hardly ever another.
 LIKELIEST = 64
@@ -45,7 +46,7 @@ class Generation:
     kept
         Share of the tokens that the cache holds, over all key heads.
     peak
-        The most memory that the process had while it generated.
+        The most bytes that the process had while it generated; None if the system does not tell.
     likely
         Probabilities of the likeliest tokens of every step; empty if they were not asked for.
     """
@@ -58,7 +59,7 @@ class Generation:
     cache_bytes: int
     dense_bytes: int
     kept: float
-    peak: PeakMemory
+    peak: int | None
     likely: tuple[Mapping[int, float], ...] = field(default=(), repr=False)
 
     @property
@@ -88,8 +89,7 @@ class Generation:
             "cache_bytes": self.cache_bytes,
             "dense_bytes": self.dense_bytes,
             "kept": self.kept,
-            "peak_memory": self.peak.bytes,
-            "peak_of": "process" if self.peak.whole else "run",
+            "peak_memory": self.peak,
         }
 
 
@@ -172,28 +172,21 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
             )
         messages = [{"role": "user", "content": text}]
         try:
-            # a template is a program of whoever made the model
-            text = bounded(
-                lambda: tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False
-                ),
-                f"the chat template of {loaded.name!r}",
+            text = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
             )
-        except InputError as error:
+        except Exception as error:  # a template is a program of whoever made the model
             raise InputError(
-                f"{error}; leave out --chat and write the prompt as the model is to see it"
+                f"the chat template of {loaded.name!r} fails ({type(error).__name__}: "
+                f"{first_line(error)}); leave out --chat and write the prompt as the model is to "
+                "see it"
             ) from error
     # a template has the special tokens already
     tokens = tokenizer(text, add_special_tokens=not chat, verbose=False)["input_ids"]
     ids = tuple(map(int, tokens))
     if not ids:
         raise InputError("the prompt has no tokens; give a text with words")
-    known = len(loaded.model.get_input_embeddings().weight)
-    if max(ids) >= known:
-        raise InputError(
-            f"the tokenizer made token {max(ids)}, but {loaded.name!r} knows only {known}; they do "
-            "not match"
-        )
+    check_known(ids, len(loaded.model.get_input_embeddings().weight))
     room = loaded.max_positions - new
     if len(ids) > room:
         raise InputError(

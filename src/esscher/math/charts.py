@@ -165,7 +165,7 @@ def draw_rate(rate: Rate) -> Plot:
     if rate.law != "power":
         bent = rate.selection.laws[rate.law].error(grid)
         curves.append((law_words(rate.law), BLACK, DASHED, bent))
-    measured = f"{rate.summary} of {counted(rate.n_replicates, 'replicate')}"
+    measured = f"mean of {counted(rate.n_replicates, 'replicate')}"
     series = Series(
         "curve",
         [*(name for name, *_ in curves), measured],
@@ -180,11 +180,11 @@ def draw_rate(rate: Rate) -> Plot:
     ]
     rows = [
         {"curve": measured, "n": n, "error": error, "low": finite(low, True), "high": finite(high)}
-        for n, error, low, high in zip(rate.sizes, rate.errors, rate.lower, rate.upper, strict=True)
+        for n, error, low, high in zip(rate.sizes, rate.mean, rate.lower, rate.upper, strict=True)
     ]
     known = [row.get(key) for row in (*drawn, *rows) for key in ("error", "low", "high")]
     x = Axis("n", "tokens n", log=True, limits=limits(rate.sizes, log=True))
-    y = Axis("error", f"{rate.summary} error", log=True, limits=limits(known, log=True))
+    y = Axis("error", "mean error", log=True, limits=limits(known, log=True))
     interval = rate.band(grid)
     title = rate.law_words + ("" if rate.trusted else "; exponent not to be trusted")
     marks = [lines(drawn, x, y, series), points(rows, x, y, series)]

@@ -35,7 +35,7 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     as_completed,
 )
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -43,14 +43,14 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from esscher.core.errors import InputError
 from esscher.core.shown import counted
-from esscher.core.untrusted import first_line, limits, read_json
+from esscher.core.untrusted import first_line, read_json
 from esscher.core.validation import as_dim
 from esscher.runs.folder import versions
 
@@ -112,8 +112,6 @@ def use_threads(number: int) -> None:
         torch.set_num_threads(number)
 
 
-#: Times that a worker may raise an exception in a task.
-TRIES = 3
 #: Most worker processes: so many, or so many times the cores if that is more.
 FEW, PER_CORE = 16, 4
 
@@ -192,10 +190,7 @@ def chosen_executor(
         If more than one of them is asked for, there are too many workers, or a cluster cannot be
         used.
     """
-    from esscher.runs.executors import Cluster, LocalPool, OnFutures, connected
-
-    processes = as_dim(workers, "workers")
-    cores = available_cores()
+    processes, cores = as_dim(workers, "workers"), available_cores()
     most = max(FEW, PER_CORE * cores)
     if processes > most:
         raise InputError(
@@ -224,82 +219,10 @@ def chosen_executor(
         yield CellExecutor()
 
 
-# Tasks in worker processes of this machine, or on any executor of the standard library.
-#
-# Workers are started fresh, never forked: a fork would copy the locks of running threads (torch has
-# some) in any state. They never see Ctrl-C or SIGTERM, they end when their parent ends, however it
-# ends, and their temporary files go with them.
-
-#: What stops a command: Ctrl-C, and what batch systems send.
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-#: Environment variable: Python imports nothing from the working directory of a process.
-SAFE_PATH = "PYTHONSAFEPATH"
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Keep processes that start inside from importing, say, a pickle.py of the working directory.
-
-    They get the import path of this process once they have started.
-    """
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = before
-
-
-@contextmanager
-def signals_held(numbers: tuple[signal.Signals, ...] = STOPPING) -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back inside the block, then let them do what they do.
-
-    Processes that start inside never see them: they inherit them as blocked. A terminal or a batch
-    system sends a signal to all processes of a command; the command alone decides what it means.
-    (To end such a process, kill it.)
-
-    Parameters
-    ----------
-    numbers
-        The signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread runs handlers
-        return
-    came: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    # Blocking alone holds nothing back here: other threads of this process take the signal, and
-    # Python runs its handler in this one.
-    handlers = {n: h for n in numbers if (h := signal.getsignal(n)) is not None}
-    for number in handlers:
-        signal.signal(number, remember)
-    mask = None
-    if hasattr(signal, "pthread_sigmask"):
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for arrived in dict.fromkeys(came):
-            signal.raise_signal(arrived)
-
-
 class OnFutures(CellExecutor):
     """Computes tasks on a ``concurrent.futures.Executor``, which is used and not shut down."""
 
     remote = True
-    #: Signals that processes which start for a task never see; the owner of others ends them by
-    #: SIGTERM.
-    _unseen: tuple[signal.Signals, ...] = (signal.SIGINT,)
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -311,29 +234,12 @@ class OnFutures(CellExecutor):
         ------
         InputError
             At once, if a task says that its input cannot be used, or a worker process died; at the
-            end, if tasks raised exceptions again and again.
+            end, if tasks raised exceptions.
         """
-        for number in range(TRIES):
-            failed: dict[str, str] = {}
-            # at last one by one: a task may fail since another one killed the worker of both
-            for group in [tasks] if number < TRIES - 1 else [[task] for task in tasks]:
-                yield from self._try(group, failed)
-            tasks = [task for task in tasks if task.name in failed]
-            if not tasks:
-                return
-        cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(failed.items()))
-        raise InputError(
-            f"{counted(len(failed), 'cell')} could not be computed ({cells}). All others were. If "
-            "the results have a directory, they are stored, and the same command tries only these "
-            "again"
-        )
-
-    def _try(self, tasks: Sequence[Task], failed: dict[str, str]) -> Iterator[tuple[str, Any]]:
-        """Yield the results of tasks; note the reasons of those that raise exceptions."""
+        failed: dict[str, str] = {}
         waiting: dict[Future[Any], str] = {}
         try:
-            with signals_held(self._unseen):
-                waiting = self._submit(tasks)
+            waiting |= {self._submit(task): task.name for task in tasks}
             for future in as_completed(list(waiting)):
                 name = waiting.pop(future)
                 try:
@@ -345,8 +251,7 @@ class OnFutures(CellExecutor):
                     continue
                 yield name, result
         except BrokenExecutor as error:
-            # Its own thread ends what waits; to cancel it meanwhile would be an error there.
-            waiting.clear()
+            waiting.clear()  # its own thread ends what waits
             raise InputError(
                 f"a worker process died ({error}); the machine may have run out of memory. "
                 "Everything stored so far is kept: start again, with fewer workers"
@@ -354,24 +259,28 @@ class OnFutures(CellExecutor):
         finally:
             for future in waiting:
                 future.cancel()
+        if failed:
+            cells = "; ".join(f"{name}: {reason}" for name, reason in sorted(failed.items()))
+            raise InputError(
+                f"{counted(len(failed), 'cell')} could not be computed ({cells}). All others "
+                "were. If the results have a directory, they are stored, and the same command "
+                "tries only these again"
+            )
 
-    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
-        submit = self._executor.submit
-        return {submit(call_alone, t.function, *t.arguments): t.name for t in tasks}
+    def _submit(self, task: Task) -> Future[Any]:
+        return self._executor.submit(call_alone, task.function, *task.arguments)
 
 
+# Worker processes of this machine. They are started fresh, never forked: a fork would copy the
+# locks of running threads (torch has some) in any state. They end when their parent ends, however
+# it ends, and their temporary files go with them.
+
+
+@dataclass(frozen=True)
 class SharedValue:
-    """A value that many tasks need: in a file, which each worker reads once.
+    """A value that many tasks need: in a file, which each worker reads once."""
 
-    The file is written when the first task with it is submitted, and goes when nobody has the value
-    any more. Only the name of the file travels with a task.
-    """
-
-    def __init__(self, path: Path, value: Any = None) -> None:
-        self.path, self.value = path, value
-
-    def __reduce__(self) -> tuple[type[SharedValue], tuple[Path]]:
-        return SharedValue, (self.path,)
+    path: Path
 
 
 class LocalPool(OnFutures):
@@ -386,19 +295,16 @@ class LocalPool(OnFutures):
         Number of processes.
     """
 
-    _unseen = STOPPING
-
     def __init__(self, workers: int) -> None:
         self._numbers = count()
         # A worker that is killed cannot clear up: what tasks put into temporary files lies here.
         self._scratch = TemporaryDirectory(prefix="esscher-pool-", ignore_cleanup_errors=True)
-        with _safe_path():  # its locks start a process that looks after all of them
-            self._pool = ProcessPoolExecutor(
-                workers,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=_start_worker,
-                initargs=(threads_per_worker(workers), self._scratch.name),
-            )
+        self._pool = ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(threads_per_worker(workers), self._scratch.name),
+        )
         super().__init__(self._pool)
 
     def __enter__(self) -> Self:
@@ -410,40 +316,32 @@ class LocalPool(OnFutures):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with nullcontext() if kind is None else signals_held():
-            if kind is not None:
-                for process in list((self._pool._processes or {}).values()):
-                    process.kill()  # SIGTERM is blocked there
-            self._pool.shutdown(cancel_futures=True)
-            self._scratch.cleanup()
+        if kind is not None:
+            for process in list((self._pool._processes or {}).values()):
+                process.kill()  # SIGTERM is ignored there
+        self._pool.shutdown(cancel_futures=True)
+        self._scratch.cleanup()
 
     def share(self, value: Any) -> Any:
         """Return a handle for a value, which each worker reads once, when it first needs it."""
-        shared = SharedValue(Path(self._scratch.name) / f"shared-{next(self._numbers)}", value)
-        weakref.finalize(shared, shared.path.unlink, missing_ok=True)
+        path = Path(self._scratch.name) / f"shared-{next(self._numbers)}"
+        try:
+            path.write_bytes(pickle.dumps(value))
+        except Exception as error:  # objects say in their own ways that they cannot be pickled
+            raise InputError(
+                "what tasks need cannot be sent to worker processes "
+                f"({type(error).__name__}: {first_line(error)}); run without workers"
+            ) from error
+        shared = SharedValue(path)
+        weakref.finalize(shared, path.unlink, missing_ok=True)
         return shared
 
-    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
-        arguments = [argument for task in tasks for argument in task.arguments]
-        for shared in {a for a in arguments if isinstance(a, SharedValue)}:
-            if shared.path.exists():
-                continue
-            try:
-                with shared.path.open("wb") as file:
-                    pickle.dump(shared.value, file)
-            except Exception as error:
-                shared.path.unlink(missing_ok=True)
-                raise InputError(
-                    "what tasks need cannot be sent to worker processes "
-                    f"({type(error).__name__}: {first_line(error)}); run without workers"
-                ) from error
-        with _safe_path():
-            submit = self._pool.submit
-            futures = {submit(_work, t.function, t.arguments): t.name for t in tasks}
-            # The executor overlooks the death of a worker that started after its own thread last
-            # looked (it wakes the thread before it starts the worker). This makes it look again.
-            submit(int)
-        return futures
+    def _submit(self, task: Task) -> Future[Any]:
+        future = self._pool.submit(_work, task.function, task.arguments)
+        # The pool wakes its own thread before it starts a worker, whose death the thread would
+        # overlook if nothing woke it again.
+        self._pool.submit(int)
+        return future
 
 
 #: In a worker process: the shared values of its last task, by their files.
@@ -451,8 +349,8 @@ _VALUES: dict[Path, Any] = {}
 
 
 def _start_worker(threads: int, scratch: str) -> None:
-    # The parent decides what Ctrl-C means. SIGTERM is blocked since the start of this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides what they mean
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(scratch,), daemon=True).start()
     tempfile.tempdir = scratch
     use_threads(threads)
@@ -484,6 +382,8 @@ def _work(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 #: Seconds to wait for a scheduler's answer, and for the first worker.
 TIMEOUT, PATIENCE = 10.0, 300.0
+#: Times that the scheduler gives a task that raised an exception to a worker again.
+RETRIES = 2
 #: Loggers that report a lost connection.
 LOGGERS = ("distributed", "tornado", "asyncio")
 
@@ -500,7 +400,7 @@ class Cluster(OnFutures):
     """
 
     def __init__(self, client: Any, patience: float = PATIENCE) -> None:
-        super().__init__(client.get_executor(pure=False))
+        super().__init__(client.get_executor(pure=False, retries=RETRIES))
         self._client, self._patience = client, patience
         self._address = str(client.scheduler.address)
         self._versions = versions()
@@ -539,9 +439,8 @@ class Cluster(OnFutures):
         except (CancelledError, OSError) as error:  # a lost connection cancels all tasks
             raise KeyboardInterrupt(f"The scheduler at {self._address} is gone") from error
 
-    def _submit(self, tasks: Sequence[Task]) -> dict[Future[Any], str]:
-        submit, expected = self._executor.submit, self._versions
-        return {submit(_on_worker, expected, t.function, *t.arguments): t.name for t in tasks}
+    def _submit(self, task: Task) -> Future[Any]:
+        return self._executor.submit(_on_worker, self._versions, task.function, *task.arguments)
 
 
 def _on_worker(
@@ -603,7 +502,7 @@ def connected(
         try:
             address = scheduler
             if scheduler.endswith(".json"):
-                address = read_json(Path(scheduler), limits.SCHEDULER)["address"]
+                address = read_json(Path(scheduler))["address"]
             # in a thread: a notebook has an event loop in this one
             kind = thread.submit(asyncio.run, who_answers(address)).result()
             if kind != "Scheduler":

@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,27 +28,24 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import msgspec
 
 from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
 from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
-from esscher.core.command import COMMAND
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
+from esscher.core.shown import printable, shortened
 from esscher.core.untrusted import (
-    check_folder,
-    limits,
+    LARGE,
     open_regular,
-    open_regular_for_writing,
     parse_json,
-    printable,
     read_file,
     read_json,
     read_table,
-    shortened,
 )
 from esscher.core.variables import Data, check
-from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
+from esscher.engine.models.outline import SAMPLE, compare_weights, type_difference
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +68,7 @@ class About(Record, frozen=True, kw_only=True):
         Version of the layout.
     kind, subject
         Name of the study, and of what it measured.
-    created, versions, git_revision, command
+    created, versions, command
         When and by what the run was begun.
     configuration, request
         The study's options, and those of them that may change when the run is resumed.
@@ -85,7 +81,6 @@ class About(Record, frozen=True, kw_only=True):
     configuration: dict[str, Any]
     versions: dict[str, str | None]
     request: dict[str, Any] = msgspec.field(default_factory=dict)
-    git_revision: str | None = None
     command: list[str] | None = None
 
 
@@ -100,16 +95,13 @@ def read_about(folder: Path, kind: str | None = None) -> About:
     config = folder / CONFIG
     layout = None
     try:
-        tree = read_json(config, follow=False)
+        tree = read_json(config)
         layout = tree.get("schema") if isinstance(tree, dict) else None
         if not isinstance(layout, int) or layout == SCHEMA:
             layout = None
             about = as_record(tree, About, str(config))
-            check_folder(folder, PARTS)
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
-    except NotADirectoryError as error:
-        raise InputError(f"{folder} is not a run: it is not a directory") from error
     except InputError as error:
         reason = str(error)
         reason = reason if "is damaged" in reason else f"{config} is damaged ({reason})"
@@ -187,7 +179,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         If another process (or another sweep of this process) works on the run.
     """
     try:
-        handle = open_regular_for_writing(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"cannot write {folder / LOCK}: {error.strerror}") from error
     try:
@@ -212,7 +204,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Tell whether some process works on a run."""
     try:
-        file = open_regular(folder / LOCK, follow=False)
+        file = open_regular(folder / LOCK)
     except (OSError, InputError):
         return False
     with file:
@@ -375,7 +367,7 @@ class CellRun:
         """Names of the cells that are there."""
         if not self.on_disk:
             return sorted(self._known)
-        parts = check_folder(self.folder, PARTS)
+        parts = self.folder / PARTS
         return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def write(self, name: str, cell: Cell) -> None:
@@ -403,8 +395,8 @@ class CellRun:
             return self._known.get(name)
         paths = self._paths(name)
         try:
-            stored = read_json(paths["json"], limits.PART, follow=False)
-            data = read_file(paths["parquet"], limits.PART, follow=False)
+            stored = read_json(paths["json"], LARGE)
+            data = read_file(paths["parquet"], LARGE)
         except FileNotFoundError:
             return None
         except InputError as error:
@@ -487,7 +479,7 @@ class Run:
         """Names of the cells that are there."""
         if not self.on_disk:
             return sorted(self._known)
-        parts = check_folder(self.folder, PARTS)
+        parts = self.folder / PARTS
         names = [path.name.removesuffix(SUFFIX) for path in parts.glob(f"*{SUFFIX}")]
         return sorted(name for name in names if _NAME.fullmatch(name))
 
@@ -512,7 +504,7 @@ class Run:
         if name in self._known or not self.on_disk:
             return self._known.get(name)
         try:
-            data = from_bytes(read_file(path, limits.PART, follow=False), path.name)
+            data = from_bytes(read_file(path, LARGE), path.name)
             if (data.attrs.get("cell"), data.attrs.get("run")) != (name, self.identity):
                 raise InputError("it belongs to another cell, or to a run with other settings")
             self._known[name] = check(data, self._kind(name), path.name)
@@ -614,7 +606,7 @@ def open_folder(
     if not config.exists():
         check_free(folder)
     try:
-        check_folder(folder, PARTS).mkdir(parents=True, exist_ok=True)
+        (folder / PARTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create {folder / PARTS}: {error.strerror}") from error
     with run_lock(folder):
@@ -627,15 +619,13 @@ def open_folder(
             check_same(folder, stored.configuration, wanted)
             changed = request is not None and stored.request != request
             about = (
-                msgspec.structs.replace(stored, request=request, command=COMMAND.get())
+                msgspec.structs.replace(stored, request=request, command=_command())
                 if changed
                 else stored
             )
         else:
             changed = True
-            about = msgspec.structs.replace(
-                about, git_revision=git_revision(), command=COMMAND.get()
-            )
+            about = msgspec.structs.replace(about, command=_command())
         if changed:
             write_atomically(config, as_json(about))
         yield folder, about
@@ -658,7 +648,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
         folders.sort()
 
 
-# Where numbers come from: versions of what took part, and the revision of the source.
+# Where numbers come from: versions of what took part, and the command.
 
 
 @cache
@@ -692,20 +682,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
-def git_revision() -> str | None:
-    """Revision of the checkout this package runs from (with "-dirty" if changed), if it is one."""
-    revision = None
-    # The second command alone would name the revision of whatever project an environment lies in.
-    for arguments in (
-        ["ls-files", "--error-unmatch", "provenance.py"],
-        ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-    ):
-        command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        if done.returncode != 0:
-            return None
-        revision = done.stdout.strip()
-    return revision
+def _command() -> list[str] | None:
+    """Words of the command that is at work; None when Esscher is called from Python."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get("esscher.words")

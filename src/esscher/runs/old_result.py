@@ -23,7 +23,8 @@ import msgspec
 from esscher.core.atomic import write_output
 from esscher.core.codec import Count, Name, Record, as_json, as_record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits, read_json, shortened
+from esscher.core.shown import shortened
+from esscher.core.untrusted import LARGE, read_json
 from esscher.runs.folder import RESULTS
 from esscher.show.content import Plot, draw, offered
 
@@ -252,7 +253,7 @@ def read_stored(run: CellRun) -> tuple[dict[str, Any], Header | None]:
     """Return the stored result of a run as plain numbers, and its header: None if there is none."""
     path = run.folder / RESULTS
     try:
-        tree = read_json(path, limits.RESULTS, follow=False)
+        tree = read_json(path, LARGE)
     except FileNotFoundError:
         return {}, None
     return tree, as_record(tree, Header, str(path))

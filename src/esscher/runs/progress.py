@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
-from esscher.core.untrusted import open_regular_for_writing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-#: Seconds between two lines of the log.
+#: Seconds between two lines of the log, at least.
 INTERVAL = 60.0
 
 
@@ -33,23 +29,15 @@ class Reporter:
         Whether to draw a bar; None draws one if standard error is a terminal.
     unit
         What is counted.
-    interval
-        Seconds between two lines of the log.
     """
 
-    def __init__(
-        self,
-        log: Path | None,
-        bar: bool | None = None,
-        unit: str = "replicates",
-        interval: float = INTERVAL,
-    ) -> None:
-        self._log, self._bar, self._unit, self._interval = log, bar, unit, interval
+    def __init__(self, log: Path | None, bar: bool | None = None, unit: str = "replicates") -> None:
+        self._log, self._bar, self._unit = log, bar, unit
         self._stack = ExitStack()
         self._progress: Progress | None = None
         self._total = self._done = self._before = 0
         self._doing = ""
-        self._start = time.monotonic()
+        self._start = self._last = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._bar is not False:
@@ -74,17 +62,6 @@ class Reporter:
                 )
                 self._stack.enter_context(self._progress)
                 self._progress.add_task(self._unit, total=None)
-        if self._log is not None:
-            stop = Event()
-
-            def write() -> None:
-                while not stop.wait(self._interval):
-                    self.say(self.status())
-
-            thread = Thread(target=write, daemon=True)
-            thread.start()
-            self._stack.callback(thread.join)
-            self._stack.callback(stop.set)
         return self
 
     def __exit__(
@@ -118,6 +95,8 @@ class Reporter:
     def _update(self, **fields: Any) -> None:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], **fields)
+        if time.monotonic() > self._last + INTERVAL:
+            self.say(self.status())
 
     def status(self) -> str:
         """Say what is done, at which rate, and how long the rest takes."""
@@ -127,22 +106,15 @@ class Reporter:
         new, elapsed = self._done - self._before, time.monotonic() - self._start
         if new <= 0 or elapsed <= 0:
             return text
-        rate = new / elapsed
-        minutes = (self._total - self._done) / rate / 60
-        left = f"{minutes / 60:.1f} h" if minutes >= 90 else f"{minutes:.0f} min"
-        left = f"{60 * minutes:.0f} s" if minutes < 1.5 else left
-        return f"{text}, {plain_count(rate * 60)} a minute, {left} left"
+        minutes = (self._total - self._done) * elapsed / new / 60
+        return f"{text}, {plain_count(60 * new / elapsed)} a minute, {minutes:.0f} min left"
 
     def say(self, text: str) -> None:
         """Append a line to the log."""
         if self._log is None:
             return
+        self._last = time.monotonic()
         stamp = datetime.now(UTC).isoformat(timespec="seconds")
         # A log that cannot be written must not end a run whose results can.
-        with suppress(OSError, InputError):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-            handle = open_regular_for_writing(self._log, flags)
-            try:
-                os.write(handle, f"{stamp} {text}\n".encode("utf-8", "replace"))
-            finally:
-                os.close(handle)
+        with suppress(OSError), self._log.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{stamp} {text}\n")

@@ -12,7 +12,7 @@ from typing import Any
 from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.core.untrusted import limits, open_regular, read_json
+from esscher.core.untrusted import LARGE, open_regular, read_json
 from esscher.core.validation import as_path
 from esscher.runs.folder import CONFIG, CellRun, Run, read_about
 from esscher.runs.old_result import Header, Result, result_from
@@ -77,13 +77,13 @@ def load(path: str | Path) -> Any:
     place = as_path(path, "path")
     if not place.exists():
         raise InputError(f"{place} does not exist; give the directory of a run, or a saved result")
-    if place.is_file():
+    if not place.is_dir():
         if is_dataset(place):
             data = read_result(place)
             study = study_named(data.attrs["kind"], str(place))
             setup = stored_setup(study, json.loads(data.attrs["configuration"]), str(place))
             return study.result(study, setup, data)
-        tree = read_json(place, limits.RESULTS)
+        tree = read_json(place, LARGE)
         name = tree.get("kind") if isinstance(tree, dict) else None
         if isinstance(name, str) and issubclass(study_named(name, str(place)), DatasetStudy):
             return study_named(name).from_json(tree, str(place))

@@ -61,7 +61,6 @@ def page_of(result: Any) -> Summary:
     for corpus in configuration.get("texts", []):
         rows.append((f"corpus {corpus['name']}", f"{corpus['source']}, {corpus['text_hash']}"))
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in result.versions.items() if v)))
-    rows.append(("revision of the source", about.git_revision if about else None))
 
     command = shlex.join(about.command) if about is not None and about.command else None
     return replace(

@@ -15,6 +15,7 @@ from typing import Any, cast
 import altair as alt
 from altair.typing import ChartType
 
+from esscher.core.variables import Variable
 from esscher.show.frames import finite, rounded
 from esscher.show.theme import (
     BLUE,
@@ -29,6 +30,7 @@ from esscher.show.theme import (
     TICK,
     columns,
     config,
+    limits,
     log_ticks,
 )
 
@@ -39,6 +41,8 @@ ROOM = 6.0
 LONG = 400.0
 #: Points between the symbols and the names of a legend in which lines stand beside points.
 BESIDE = 7.0
+#: Share of a number below which its interval goes on beyond a logarithmic axis.
+CUT = 0.05
 #: Most growing numbers that a legend lists.
 LISTED = 12
 
@@ -67,6 +71,28 @@ class Axis:
     limits: tuple[float, float] | None = None
     names: Sequence[str] | None = None
     whole: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        variable: Variable,
+        rows: Iterable[Row] = (),
+        also: Iterable[float] = (),
+        *,
+        log: bool = False,
+    ) -> Axis:
+        """Return the axis of a variable, named as it is; its ends are a little beyond the rows'.
+
+        Those include the intervals (on a logarithmic axis as far as a twentieth of the number), and
+        the numbers that are given besides.
+        """
+        known: list[Any] = list(also)
+        for row in rows:
+            value, low = row[variable.name], row.get("low")
+            cut = max(low, CUT * value) if log and None not in (low, value) else low
+            known += [value, cut, row.get("high")]
+        ends = limits(known, log=log) if known else None
+        return cls(variable.name, variable.heading, log=log, limits=ends)
 
     def options(self) -> dict[str, Any]:
         """Return what an encoding along this axis has."""

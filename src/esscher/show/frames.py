@@ -28,9 +28,13 @@ def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
     return {str(name): values(frame[name]) for name in frame.columns}
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table."""
-    return [{str(k): rounded(v) for k, v in row.items()} for row in frame.to_dict("records")]
+def records(frame: pd.DataFrame, interval: str = "") -> list[dict[str, Any]]:
+    """Return the rows of a table; the ends of the interval of a column are ``low`` and ``high``."""
+    names = {f"{interval}_{end}": end for end in ("low", "high")} if interval else {}
+    return [
+        {names.get(str(k), str(k)): rounded(v) for k, v in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def finite(value: Any, log: bool = False) -> float | None:

@@ -30,10 +30,6 @@ class PlainConsole(Console):
         """Every string that is printed, also those inside tables, comes through here."""
         return super().render_str(printable(text), **(options | {"markup": False, "emoji": False}))
 
-    def on_broken_pipe(self) -> None:
-        """Leave it to the end of the command; rich would end the process with exit code 1."""
-        raise BrokenPipeError
-
     def say(self, text: str, style: str = "", lead: str = "") -> None:
         """Print a paragraph: broken between words on a terminal, one line in a file or a pipe.
 

@@ -148,20 +148,6 @@ def test_sizes_that_the_files_do_not_hold(name, fields, named, tmp_path):
     assert time.monotonic() - started < 20
 
 
-def test_files_that_would_take_for_ever(tmp_path):
-    save(tmp_path, "llama")
-    configure(tmp_path, num_hidden_layers=3000, layer_types=None)
-    change(
-        tmp_path, lambda tensors: tensors.update({f"x.{i}": torch.zeros(1) for i in range(4000)})
-    )
-    with pytest.raises(InputError, match="num_hidden_layers is 3000; models of at most 2000"):
-        load_model(str(tmp_path))
-    path = tmp_path / "model.safetensors"
-    path.write_bytes((90 * 2**20).to_bytes(8, "little") + b"{" + b" " * 100)
-    with pytest.raises(InputError, match="its header has 94,371,840 bytes"):
-        load_model(str(tmp_path))
-
-
 def llama_gguf(path, *, without=(), vocabulary=60, **shapes):
     """A GGUF file of the tiny Llama model with one layer, as llama.cpp's converter writes it."""
     model = tiny_model("llama", num_hidden_layers=1).model

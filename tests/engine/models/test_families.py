@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 import torch
 
-from esscher.engine.models.capture import attention_override, capturing
+from esscher.engine.models.capture import attention_override
 from tests.engine.models.tiny import (
     INTERFACE,
     MODELS,
     WINDOW,
+    captured,
     final_output,
     footprint,
     tiny_batch,
@@ -24,13 +25,6 @@ PADDING = [None, "left", "right"]
 @pytest.fixture(scope="module", params=list(MODELS))
 def loaded(request):
     return tiny_model(request.param)
-
-
-def captured(loaded, batch, **options):
-    seen = []
-    with capturing(loaded, seen.append, **options):
-        final = final_output(loaded, batch)
-    return seen, final
 
 
 def at_text(tensor, capture):
@@ -119,20 +113,17 @@ def test_nothing_is_left_behind(loaded):
             assert footprint(loaded) != before
             final_output(loaded, batch)
 
-    for block in (capturing(loaded, fail), attention_override(loaded, fail)):
-        with pytest.raises(Stop):
-            run(block)
+    with pytest.raises(Stop):
+        run(attention_override(loaded, fail))
     assert before == after_capture == footprint(loaded)
 
 
 def test_nested_blocks(loaded):
     """Inside a replacement, what is captured is the replacement's output."""
     batch = tiny_batch(loaded)
-    seen = []
     before = footprint(loaded)
     with attention_override(loaded, lambda inputs: 2 * inputs.own(), layers=[0, 2]):
-        with capturing(loaded, seen.append):
-            inner = final_output(loaded, batch)
+        seen, inner = captured(loaded, batch)
         outer = final_output(loaded, batch)
     assert torch.equal(inner, outer)
     assert footprint(loaded) == before

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 
 import pytest
@@ -15,10 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import limits
 from esscher.engine.models import sources as model_sources
 from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import wrap_model
+from esscher.engine.text.packing import framing_of
 from tests.engine.models.folders import configure, encoder_tokenizer, save
 from tests.engine.models.tiny import final_output, tiny_batch, tiny_model, transformers
 
@@ -53,8 +52,6 @@ def test_a_folder(tmp_path, name):
     assert not loaded.model.training
     assert not any(p.requires_grad for p in loaded.model.parameters())
     assert loaded.delimiter_ids == {0, 1, 2}
-    assert loaded.provenance["source"] == "folder"
-    assert json.loads(json.dumps(dict(loaded.provenance)))["location"] == tmp_path.name
     assert loaded.record.layers == 3
     assert repr(loaded).startswith("LoadedModel(")
 
@@ -141,24 +138,21 @@ def test_files_that_transformers_cannot_read(folder, monkeypatch):
     refused(folder, "cannot be loaded", "its files are damaged")
 
 
-def test_pickles_only_when_allowed(folder):
-    loaded = load_model(str(folder))
-    (folder / "model.safetensors").unlink()
-    torch.save(loaded.model.state_dict(), folder / "pytorch_model.bin")
-    refused(folder, "are pickles (pytorch_model.bin)", "allow_pickle=True")
-    assert load_model(str(folder), allow_pickle=True).weight_hash == loaded.weight_hash
+def test_pickles_are_not_read(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    refused(folder, "are pickles (pytorch_model.bin)", "esscher.wrap_model(model, tokenizer)")
 
 
 def test_code_of_the_model_is_not_run(folder):
     marker = folder / "ran"
     (folder / "custom.py").write_text(f"open({str(marker)!r}, 'w')\nclass C: pass\n")
     configure(folder, auto_map={"AutoConfig": "custom.C", "AutoModel": "custom.C"})
-    refused(folder, "config.json names code that comes with the model", "allow_remote_code=True")
+    refused(folder, "config.json names code that comes with the model", "esscher.wrap_model")
     configure(folder, auto_map=None)
     path = folder / "tokenizer_config.json"
     tokens = json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": ["custom.C", None]}}
     path.write_text(json.dumps(tokens | {"tokenizer_class": "C"}))
-    refused(folder, "tokenizer_config.json names code", "allow_remote_code=True")
+    refused(folder, "tokenizer_config.json names code")
     assert not marker.exists()
 
 
@@ -167,28 +161,12 @@ def test_tokenizers_that_do_not_belong(folder):
     tokenizer = json.loads(path.read_text())
     tokenizer["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [60]
     path.write_text(json.dumps(tokenizer))
-    refused(folder, "frames texts with token 60, but the model knows only 60")
+    with pytest.raises(InputError, match="made token 60, but the model knows only 60"):
+        framing_of(load_model(str(folder)))
     for path in folder.glob("*token*"):
         path.unlink()
     refused(folder, "tokenizer of", "tokenizer.json")
     refused(folder, "revision is 'v1'", revision="v1")
-
-
-def doubled(path):
-    """Let a tokenizer double a letter forty times."""
-    found = json.loads(path.read_text())
-    double = {"type": "Replace", "pattern": {"String": "o"}, "content": "oo"}
-    found["normalizer"] = {"type": "Sequence", "normalizers": 40 * [double]}
-    path.write_text(json.dumps(found))
-
-
-def test_a_tokenizer_that_makes_gigabytes_of_a_sentence(folder, monkeypatch):
-    monkeypatch.setattr(limits, "SECONDS", 2)
-    monkeypatch.setattr(limits, "MEMORY", 512 * limits.MIB)
-    doubled(folder / "tokenizer.json")
-    start = time.monotonic()
-    refused(folder, "the tokenizer of", "takes more than 2 s, 512 MiB")
-    assert time.monotonic() - start < 60  # on a busy machine
 
 
 def test_demo_models_that_are_not_installed(monkeypatch):
@@ -221,9 +199,6 @@ def test_a_hub_name_in_the_cache(tmp_path):
         return entry / "snapshots" / commit
 
     saved = save(cached("tiny"))
-    endless = cached("endless")
-    save(endless)
-    doubled(endless / "tokenizer.json")
     lacking, kernel = cached("lacking"), cached("kernel")
     save(lacking)
     tensors = load_file(lacking / "model.safetensors")
@@ -232,12 +207,10 @@ def test_a_hub_name_in_the_cache(tmp_path):
     save(kernel)
     configure(kernel, _attn_implementation={"": "somebody/kernel"})
     code = (
-        "from esscher.core.untrusted import limits\n"
         "from esscher.engine.models.load import load_model\n"
-        "limits.SECONDS, limits.MEMORY = 2, 512 * limits.MIB\n"
         "m = load_model('somebody/tiny')\n"
-        "print(m.weight_hash, m.provenance['commit'], m.provenance['location'])\n"
-        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None), ('endless', None)\n"
+        "print(m.weight_hash)\n"
+        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None)\n"
         "for name, revision in names:\n"
         "    try: load_model('somebody/' + name, revision=revision)\n"
         "    except ValueError as error: print(error)\n"
@@ -250,9 +223,8 @@ def test_a_hub_name_in_the_cache(tmp_path):
         env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
     )
     first, *refusals = done.stdout.splitlines()
-    assert first.split() == [saved.weight_hash, commit, "somebody/tiny"]
+    assert first == saved.weight_hash
     assert "HF_HUB_OFFLINE is set" in refusals[0]
     assert "lack 'embeddings.word_embeddings.weight'" in refusals[1]
     assert "would load code" in refusals[2]
-    assert "the tokenizer of 'somebody/endless' takes more than 2 s, 512 MiB" in refusals[3]
     assert done.stderr == ""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import esscher
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.transformers_library import quiet
 
@@ -86,12 +87,7 @@ MODELS = {
     "gpt2 scaled": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        GPT2
-        | {
-            "scale_attn_by_inverse_layer_idx": True,
-            "reorder_and_upcast_attn": True,
-            "attn_implementation": "eager",
-        },
+        GPT2 | {"scale_attn_by_inverse_layer_idx": True},
     ),
     "llama": ("LlamaConfig", "LlamaForCausalLM", DECODER),
     "llama one key head": ("LlamaConfig", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 1}),
@@ -203,6 +199,14 @@ def final_output(loaded, batch):
     with torch.no_grad():
         output = loaded.model(**batch)
     return output[0] if not hasattr(output, "logits") else output.logits
+
+
+def captured(loaded, batch, **options):
+    """What every layer sees of a batch, and what the model says in the end."""
+    seen = []
+    with attention_override(loaded, lambda inputs: seen.append(inputs), **options):
+        final = final_output(loaded, batch)
+    return seen, final
 
 
 def footprint(loaded):

@@ -26,6 +26,12 @@ from esscher.engine.text.packing import read_passages
 from tests.engine.models.folders import tiny, words
 
 
+def cloud_of(loaded, tokens, count):
+    """The first tokens of a text of so many words."""
+    text = read_passages(loaded, [words(count)], tokens=tokens, context=16)
+    return collect_cloud(loaded, text, tokens=tokens)
+
+
 def dense(q, k, v, scaling):
     """Attention in float64; [m, d] over [n, d]."""
     weights = np.exp(scaling * q @ k.T)
@@ -53,14 +59,13 @@ def test_errors_per_head_and_of_the_layer():
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
-@pytest.mark.parametrize("sampling", ["with", "without"])
-def test_pooled_errors_by_hand(name, sampling):
+def test_pooled_errors_by_hand(name):
     loaded = tiny(name)
-    cloud = collect_cloud(loaded, [words(400)], tokens=120, context=16)
+    cloud = cloud_of(loaded, 120, 400)
     sizes = (10, 40)
     out_of = head_weights(loaded, 1).W_o
     gram = output_gram(out_of)
-    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, sampling, gram)
+    measured, numbers = measure_pooled(cloud, 1, sizes, 3, 7, gram)
     assert measured.errors.shape == (3, 5, 3, 2)
     assert measured.products.shape == (2, 3, 2, 4, 4)
     view = cloud.layer(1)
@@ -79,12 +84,7 @@ def test_pooled_errors_by_hand(name, sampling):
             numbers[h].participation, 1 / np.sum(weights**2, axis=1), rtol=1e-5
         )
         for r in range(3):
-            rng = random_stream(7, "probe", 1, r)
-            rows = (
-                rng.choice(120, size=40, replace=False)
-                if sampling == "without"
-                else rng.integers(120, size=40)
-            )
+            rows = random_stream(7, "probe", 1, r).integers(120, size=40)
             for j, n in enumerate(sizes):
                 out = dense(*(x[rows[:n]] for x in arrays), view.scaling)
                 expected = [
@@ -97,11 +97,11 @@ def test_pooled_errors_by_hand(name, sampling):
 
 def test_a_subset_of_queries_stands_for_all(monkeypatch):
     """With few reference queries the reference has an error, of the size that it states."""
-    cloud = collect_cloud(tiny("bert"), [words(900)], tokens=400, context=16)
-    full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
+    cloud = cloud_of(tiny("bert"), 400, 900)
+    full, _ = measure_pooled(cloud, 1, (10, 40), 2, 0)
     for name, value in {"WHOLE": 100, "QUERIES": 200, "KEYS": 100, "MAP_QUERIES": 50}.items():
         monkeypatch.setattr(pooled, name, value)
-    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0, "with")
+    some, numbers = measure_pooled(cloud, 1, (10, 40), 2, 0)
     assert np.all(full.reference_error == 0)
     assert np.all(some.reference_error > 0)
     assert len(numbers[0].participation) == 200
@@ -205,8 +205,8 @@ def test_moments_are_those_of_all_tokens(few, monkeypatch):
     """However few of them predictions are made from, and in however many parts they are read."""
     for name, value in (few | {"QUERIES": 30, "KEYS": 30, "CHUNK": 40}).items():
         monkeypatch.setattr(pooled, name, value)
-    cloud = collect_cloud(tiny("bert"), [words(400)], tokens=120, context=16)
-    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0, "with")
+    cloud = cloud_of(tiny("bert"), 120, 400)
+    _, numbers = measure_pooled(cloud, 0, (10,), 1, 0)
     assert len(numbers[1].keys) == few.get("PREDICTION_ROWS", 120)
     head = esscher.array_head(*cloud.layer(0).head(1))
     moments = numbers[1].coupled

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.engine.sampled.layer import HeadNumbers
-from esscher.engine.sampled.map_error import MapError
+from esscher.engine.sampled.layer import HeadNumbers, tokens_for
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_table import map_errors
 
@@ -38,10 +37,6 @@ def head(strength, tokens=160, d=6, seed=0, values=None, cap=np.inf):
         norm=float(np.sqrt(np.mean(np.sum(outputs**2, axis=1)))),
         coupled=CoupledMoments.of(tilts, keys),
     )
-
-
-def tokens_for(numbers, tolerance, seed):
-    return MapError(numbers, seed).tokens_for(tolerance)
 
 
 def exact_error(numbers, n):
@@ -80,6 +75,6 @@ def test_extremes():
 
 def test_the_seed_hardly_matters():
     numbers = head(1.0)
-    found = [tokens_for(numbers, 0.1, seed) for seed in range(8)]
+    tokens = [tokens_for(numbers, 0.1, seed) for seed in range(8)]
     # the 16 queries of a probe scatter by a tenth and more
-    assert np.std(np.log(found)) < 0.05
+    assert np.std(np.log(tokens)) < 0.05

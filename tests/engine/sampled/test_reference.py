@@ -12,11 +12,11 @@ import torch
 from esscher.engine.attention.outputs import attend
 from esscher.engine.sampled import pooled
 from esscher.engine.sampled.pooled import pooled_reference
-from esscher.engine.text.cloud import LayerCloud
+from esscher.engine.text.collect import LayerCloud
 
 TOKENS, D, SEEDS = 4_000, 6, 60
-#: Six query heads in groups of three, of which some are chosen: groups that are not whole.
-HEADS, GROUP = (0, 1, 4), 3
+#: Some of six query heads in groups of three, and the key head of each: groups are not whole.
+HEADS, SERVED_BY = (0, 1, 4), (0, 0, 1)
 #: From how many tokens on there are two levels: for all tokens as queries, and for few of them.
 ALL, TWO = TOKENS, 1_000
 
@@ -36,7 +36,7 @@ def layer(softcap=None, strength=1.5):
         for count in (3, 2, 2)
     ]
     q, k, v = (array.astype(np.float32) for array in arrays)
-    return LayerCloud(0, HEADS, (0, 1), GROUP, strength * q, k, v, D**-0.5, softcap, None)
+    return LayerCloud(HEADS, SERVED_BY, strength * q, k, v, D**-0.5, softcap, None)
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
@@ -111,14 +111,13 @@ MEASURED = """
 import resource, sys
 import numpy as np
 from esscher.engine.sampled import pooled
-from esscher.engine.text.cloud import LayerCloud, read_rows
+from esscher.engine.text.collect import LayerCloud, read_rows
 
 arrays = [
     np.lib.format.open_memmap(f"{sys.argv[1]}/{kind}.npy", "w+", np.float32, (1, 600_000, 64))
     for kind in "qkv"
 ]
-view = LayerCloud(0, (0,), (0,), 1, *(np.load(a.filename, mmap_mode="r") for a in arrays), 0.1,
-                  None, None)
+view = LayerCloud((0,), (0,), *(np.load(a.filename, "r") for a in arrays), 0.1, None, None)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 pooled.QUERIES = pooled.KEYS = 64

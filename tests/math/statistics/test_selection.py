@@ -9,8 +9,8 @@ from scipy.special import ndtri_exp
 from esscher.core.codec import as_json
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.math.statistics import LAWS, Selection, fit_rate, joint_law, resample, select_law
-from esscher.math.statistics.laws import best_weights, fit_floor, fit_two_powers
+from esscher.math.statistics import LAWS, Selection, fit_rate, resample, select_law
+from esscher.math.statistics.laws import fit_floor, fit_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 WIDE = np.round(np.geomspace(1e3, 1e9, 13))
@@ -29,7 +29,7 @@ def selections(
     """Laws selected for simulated curves of a given expected error."""
     return [
         select_law(
-            resample(noisy(expected, sizes, replicates, seed, noise), sizes, "mean", seed),
+            resample(noisy(expected, sizes, replicates, seed, noise), sizes, seed),
             predicted,
         )
         for seed in range(curves)
@@ -93,37 +93,14 @@ def test_a_predicted_curve_finds_the_floor() -> None:
     assert all("floor" not in one.rivals for one in good if one.verdict == "as predicted")
 
 
-def test_errors_of_the_same_replicates_are_tested_together() -> None:
-    """Three errors with independent noise show a floor that none of them shows alone."""
-    alone, together = [], []
-    for seed in range(12):
-        errors = {
-            name: noisy(FLOOR, SIZES, 64, 100 * seed + i, "half-normal")
-            for i, name in enumerate(("mean", "cov", "map"))
-        }
-        found = joint_law(errors, SIZES, seed=seed)
-        together.append(found.power["floor"])
-        alone.append(select_law(resample(errors["mean"], SIZES, "mean", seed)).power["floor"])
-        assert found.verdict in ("bent", "undecided")
-        as_json(found)
-    assert np.mean(together) > np.mean(alone) + 0.1
-    # the same error three times is no more than once
-    same = joint_law(dict.fromkeys(errors, errors["mean"]), SIZES, seed=seed)
-    assert same.power["floor"] == pytest.approx(alone[-1], abs=0.05)
-    few = joint_law({"mean": errors["mean"][:3]}, SIZES)
-    assert few.verdict == "undecided"
-    assert "too few" in few.evidence
-
-
-@pytest.mark.parametrize("summary", ["mean", "median"])
-def test_a_floor_is_found(summary: str) -> None:
+def test_a_floor_is_found() -> None:
     """A finite reference: 5 C n^-1/2 falls to a fifth of the floor over the range."""
     sizes = np.geomspace(1e2, 1e5, 10).round()
     expected = sizes**-0.5 + 0.015
     verdicts = []
     for seed in range(12):
         errors = noisy(expected, sizes, 60, seed, "small")
-        found = select_law(resample(errors, sizes, summary, seed))
+        found = select_law(resample(errors, sizes, seed))
         verdicts.append(found.law)
         floor = found.laws["floor"]
         error = float(np.sqrt(floor.covariance[2][2]))
@@ -235,7 +212,7 @@ def test_a_curve_that_steepens_is_no_bent_law() -> None:
 
 
 def test_weights_and_parameters() -> None:
-    found = select_law(resample(power_curve(0.4, 100, 1), SIZES, "mean", 1))
+    found = select_law(resample(power_curve(0.4, 100, 1), SIZES, 1))
     assert tuple(found.laws) == LAWS
     assert sum(fit.weight for fit in found.laws.values()) == pytest.approx(1)
     power = found.laws["power"]
@@ -263,35 +240,12 @@ def test_the_floor_fit_is_exact_without_noise(floor: float, beta: float) -> None
 @pytest.mark.parametrize(("sizes", "replicates"), [(3, 50), (7, 4)])
 def test_too_little_to_compare(sizes: int, replicates: int) -> None:
     errors = power_curve(0.4, replicates, 1)[:, :sizes]
-    found = select_law(resample(errors, SIZES[:sizes], "mean", 0))
+    found = select_law(resample(errors, SIZES[:sizes], 0))
     assert (found.law, found.decisive, found.laws) == ("power", False, {})
     assert f"{sizes} sizes and {replicates} replicates" in found.evidence
 
 
 def test_equal_replicates_are_not_compared() -> None:
-    found = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, "mean", 0))
+    found = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, 0))
     assert not found.laws
     assert "equal" in found.evidence
-
-
-def test_weights_are_best_among_random_ones():
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(3, 3))
-    covariance, shift = root @ root.T, np.array([1.0, 2.0, 0.5])
-
-    def seen(weights):
-        return weights @ shift / np.sqrt(weights @ covariance @ weights)
-
-    best = best_weights(covariance, shift)
-    assert (best >= 0).all()
-    others = rng.exponential(size=(2000, 3))
-    assert seen(best) >= max(map(seen, others)) - 1e-4
-
-
-@pytest.mark.parametrize("shift", [np.ones(3), np.array([0.0, 1.0, -1.0])])
-def test_a_number_without_variance_has_no_weight(shift):
-    covariance = np.diag([0.0, 1.0, 4.0])
-    found = best_weights(covariance, shift)
-    assert found[0] == 0
-    np.testing.assert_allclose(found[1:], best_weights(np.diag([1.0, 4.0]), shift[1:]))
-    assert np.isfinite(best_weights(np.zeros((3, 3)), shift)).all()

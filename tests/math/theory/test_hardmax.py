@@ -1,108 +1,98 @@
-"""Hardmax: exact values against closed forms, high-precision integrals and brute force."""
+"""Hardmax on the line: exact values against high precision and brute force, simulation, fits."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
 
 from esscher.core.errors import InputError
-from esscher.math.theory import hardmax as module
-from esscher.math.theory.hardmax import hardmax_exact, hardmax_leading
-from tests.math.hardmax_by_hand import brute_means, planar_mean
+from esscher.math.theory import hardmax_curve, hardmax_exact, hardmax_leading
 
 
-class TestExactOneDimension:
-    def test_two_tokens_are_their_average(self):
-        # (X1 + X2)/2 is N(0, 1/2)
-        assert hardmax_exact([2])[0] == pytest.approx(1 / math.sqrt(math.pi), rel=1e-13)
-
-    @pytest.mark.parametrize("n", [3, 50, 10**6, 10**15])
-    def test_against_high_precision(self, n):
-        with mpmath.workdps(40):
-
-            def survival(x: mpmath.mpf) -> mpmath.mpf:
-                return mpmath.erfc(x / mpmath.sqrt(2)) / 2
-
-            def maximum_below(x: mpmath.mpf) -> mpmath.mpf:
-                return mpmath.exp(n * mpmath.log1p(-survival(x)))
-
-            def modulus_below(x: mpmath.mpf) -> mpmath.mpf:
-                q = survival(x)
-                return mpmath.exp(n * mpmath.log1p(-2 * q)) if q < 0.5 else mpmath.mpf(0)
-
-            centre = math.sqrt(2 * math.log(n))
-            edges = [0, *[centre * s for s in (0.4, 0.7, 0.85, 0.92, 1, 1.08, 1.2, 1.5, 2)], 25]
-            modulus = mpmath.quad(lambda x: 1 - modulus_below(x), edges)
-            maximum = mpmath.quad(lambda x: 1 - maximum_below(x), edges)
-            maximum -= mpmath.quad(lambda x: survival(x) ** n, [0, 0.5, 2, 12])
-            expected = float(modulus - maximum)
-        assert hardmax_exact([n])[0] == pytest.approx(expected, rel=1e-10)
-
-    @pytest.mark.parametrize("n", [10, 100])
-    def test_against_brute_force(self, n):
-        population, tokens = brute_means(n, 40_000, np.random.default_rng(n))
-        for queries, sample in (("population", population), ("tokens", tokens)):
-            error = sample.std() / math.sqrt(len(sample))
-            assert abs(sample.mean() - hardmax_exact([n], queries=queries)[0]) < 3.5 * error
-
-    def test_tokens_at_two(self):
-        # Same sign (probability 1/2): both queries pick the token of larger modulus. Opposite
-        # signs: each token picks itself, and |mean| is half the difference of the moduli.
-        larger = 2 / math.sqrt(math.pi)
-        smaller = 2 * math.sqrt(2 / math.pi) - larger
-        expected = larger / 2 + (larger - smaller) / 4
-        assert hardmax_exact([2], queries="tokens")[0] == pytest.approx(expected, rel=1e-12)
-
-    @pytest.mark.parametrize("n", [20, 300])
-    def test_gauss_rule_for_the_signs_is_the_binomial_sum(self, n):
-        k = np.arange(n + 1)
-        weights = stats.binom.pmf(k, n, 0.5)
-        gaps = [module._mean_gap(float(i), float(n - i), float(n)) for i in k]
-        expected = float(weights @ gaps)
-        assert hardmax_exact([n], queries="tokens")[0] == pytest.approx(expected, rel=1e-11)
-
-    def test_leading_term_is_approached_slowly_and_from_below(self):
-        n = np.array([10, 1e3, 1e6, 1e12, 1e30, 1e100, 1e200])
-        ratio = hardmax_leading(n) / hardmax_exact(n)
-        assert np.all(np.diff(ratio) > 0)
-        assert np.all(ratio < 1)
-        # 4% off at a thousand tokens, still 2% off at 1e12
-        assert ratio[1] == pytest.approx(0.9614, abs=1e-4)
-        assert ratio[3] == pytest.approx(0.9808, abs=1e-4)
-        assert ratio[-1] > 0.997
+def test_two_tokens_are_their_average():
+    # (X1 + X2)/2 is N(0, 1/2)
+    assert hardmax_exact([2])[0] == pytest.approx(1 / math.sqrt(math.pi), rel=1e-13)
 
 
-class TestExactRootMeanSquare:
-    @pytest.mark.parametrize("dim", [2, 3, 5, 100])
-    def test_two_tokens_are_their_average(self, dim):
-        # the Steiner point of a segment is its midpoint, of covariance I/2
-        assert hardmax_exact([2], dim=dim)[0] == pytest.approx(math.sqrt(dim / 2), rel=1e-6)
+@pytest.mark.parametrize("n", [3, 50, 10**6, 10**15])
+def test_against_high_precision(n):
+    with mpmath.workdps(40):
 
-    def test_against_the_exact_mean_in_the_plane(self):
-        rng = np.random.default_rng(5)
-        squares = [np.sum(planar_mean(rng.standard_normal((100, 2))) ** 2) for _ in range(2000)]
-        error = np.std(squares) / math.sqrt(len(squares))
-        assert abs(np.mean(squares) - hardmax_exact([100], dim=2)[0] ** 2) < 3.5 * error
+        def survival(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.erfc(x / mpmath.sqrt(2)) / 2
 
-    @pytest.mark.parametrize("theta", [0.05, 0.7, 1.4, 2.5])
-    def test_covariance_of_maxima(self, theta):
-        rng = np.random.default_rng(6)
-        x, z = rng.standard_normal((2, 50_000, 20))
-        y = math.cos(theta) * x + math.sin(theta) * z
-        u, v = x.max(axis=1), y.max(axis=1)
-        products = (u - u.mean()) * (v - v.mean())
-        error = products.std() / math.sqrt(len(products))
-        assert abs(products.mean() - module.maxima_covariance(20.0, theta)) < 3.5 * error
+        def maximum_below(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.exp(n * mpmath.log1p(-survival(x)))
 
-    @pytest.mark.parametrize(("dim", "tolerance"), [(2, 3e-3), (3, 1e-3), (5, 6e-3)])
-    def test_leading_constant(self, dim, tolerance):
-        ratio = hardmax_leading([1e300], dim=dim) / hardmax_exact([1e300], dim=dim)
-        assert ratio[0] == pytest.approx(1.0, abs=tolerance)
+        def modulus_below(x: mpmath.mpf) -> mpmath.mpf:
+            q = survival(x)
+            return mpmath.exp(n * mpmath.log1p(-2 * q)) if q < 0.5 else mpmath.mpf(0)
 
-    def test_tokens_have_no_exact_value(self):
-        with pytest.raises(InputError, match=r"dimension 3.*hardmax_curve"):
-            hardmax_exact([10], queries="tokens", dim=3)
+        centre = math.sqrt(2 * math.log(n))
+        edges = [0, *[centre * s for s in (0.4, 0.7, 0.85, 0.92, 1, 1.08, 1.2, 1.5, 2)], 25]
+        modulus = mpmath.quad(lambda x: 1 - modulus_below(x), edges)
+        maximum = mpmath.quad(lambda x: 1 - maximum_below(x), edges)
+        maximum -= mpmath.quad(lambda x: survival(x) ** n, [0, 0.5, 2, 12])
+        expected = float(modulus - maximum)
+    assert hardmax_exact([n])[0] == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("n", [10, 100])
+def test_against_brute_force(n):
+    x = np.random.default_rng(n).standard_normal((40_000, n))
+    means = np.abs(x.max(axis=1) + x.min(axis=1)) / 2
+    error = means.std() / math.sqrt(len(means))
+    assert abs(means.mean() - hardmax_exact([n])[0]) < 3.5 * error
+
+
+def test_leading_term_is_approached_slowly_and_from_below():
+    n = np.array([10, 1e3, 1e6, 1e12, 1e30, 1e100, 1e200])
+    ratio = hardmax_leading(n) / hardmax_exact(n)
+    assert np.all(np.diff(ratio) > 0)
+    assert np.all(ratio < 1)
+    # 4% off at a thousand tokens, still 2% off at 1e12
+    assert ratio[1] == pytest.approx(0.9614, abs=1e-4)
+    assert ratio[3] == pytest.approx(0.9808, abs=1e-4)
+    assert ratio[-1] > 0.997
+
+
+def test_simulation_against_exact():
+    """At n = 1e25 the number of positive tokens is beyond numpy's binomial."""
+    curve = hardmax_curve([1e2, 1e3, 1e6, 1e9, 1e12, 1e15, 1e25], 2.0, replicates=20_000, seed=1)
+    z = (curve.simulated - curve.exact) / curve.standard_error
+    assert np.abs(z).max() < 3.5
+    np.testing.assert_allclose(curve.exact, 2 * hardmax_exact(curve.sizes))
+
+
+def test_fit_recovers_a_power_of_the_logarithm():
+    base = hardmax_curve(np.round(np.geomspace(1e3, 1e12, 8)), replicates=200)
+    factor = np.log(base.sizes) ** -0.7 / base.simulated
+    ideal = dataclasses.replace(base, samples=base.samples * factor[:, None])
+    power, low, high, _ = ideal.fit()
+    assert power == pytest.approx(0.7, rel=1e-12)
+    assert low < 0.7 < high
+
+
+def test_interval_contains_the_exact_slope_of_the_range():
+    _, low, high, exact = hardmax_curve([1e2, 1e4, 1e8, 1e12], replicates=20_000, seed=1).fit()
+    assert low < exact < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sizes": [1, 10]}, "n = 1; .* at least 2"),
+        ({"scale": 0.0}, r"scale is 0\.0"),
+        ({"replicates": 1}, "replicates is 1; a standard error needs at least 2"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        hardmax_curve(**{"sizes": [10, 100], **arguments})
+    with pytest.raises(InputError, match="one size"):
+        hardmax_curve([50], replicates=20).fit()

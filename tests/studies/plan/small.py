@@ -13,14 +13,14 @@ from esscher.studies.plan.study import ItemCell, PassageCell, PlanData, PlannedD
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
-DECODER = {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3, "budget": 0.5}
+DECODER = {"prefix": 120, "query_count": 12, "passages": 2, "check_passages": 3, "budget": 0.15}
 #: Caches in which facts can be hidden; every rule and one of them over the scores of another.
 OPTIONS = {
     "prefix": 224,
     "query_count": 12,
     "passages": 3,
     "check_passages": 2,
-    "budget": 0.25,
+    "budget": 0.15,
     "against": ("all", "adakv:expected", "adakv:streaming"),
     "tasks": ("values", "needle"),
     "task_items": 2,
@@ -78,7 +78,7 @@ def checked_again(result, logs=None, passages=8, tasks=None):
         cell.error = np.full((1, len(names), shape[0]), 0.1)
         cell.realised_error = np.full((1, *shape), 0.2)
         cell.kept = np.full((1, len(names)), 100)
-        cell.planned_bytes = cell.dense_bytes = [1000]
+        cell.nbytes = np.full((1, len(names)), 1000)
         cells.append(cell.dataset)
     data = PlanData.new(
         **labels,

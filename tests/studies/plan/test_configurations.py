@@ -18,7 +18,10 @@ COUNT = 90
 
 def budgets(selection, layers=3):
     tokens = np.array([[30, 20], [40, 10], [25, 25]])[:layers]
-    return Budgets(tokens, np.full(tokens.shape, 0.75), selection)
+    bits = np.full((*tokens.shape, 2), 16)
+    # of a key and a value in float32, and of weights
+    nbytes = tokens * (2 * 32 + 4)
+    return Budgets(tokens, np.full(tokens.shape, 0.75), bits, nbytes, selection)
 
 
 @pytest.mark.parametrize("selection", ["sample", "topk"])
@@ -31,12 +34,13 @@ def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     reduced = list(prompt.scores)
     assert reduced == ([0, 1, 2] if name == "llama" else [1])
     each = np.full_like(planned.tokens, 25)
-    both = {"planned": planned, "uniform": Budgets(each, planned.powers, selection)}
+    both = {"planned": planned, "uniform": planned._replace(tokens=each)}
     found = kept_layers(prompt, both, rules, ("a prompt", 0), 0)
     assert set(found) == {"planned", "uniform", *(rule.name for rule in rules)}
-    for own in found.values():
+    for name, own in found.items():
         assert list(own) == reduced
-        assert count_kept(own) == 25 * 2 * len(reduced)
+        # rules need no weights: one more token fits into the bytes of 25 with weights
+        assert count_kept(own) == (25 if name in both else 26) * 2 * len(reduced)
         # and a cache holds just that
         cache = prompt.reduced(own)
         assert [list(map(len, (kept.index for kept in own[i]))) for i in reduced] == cache.kept[

@@ -53,8 +53,8 @@ def test_effects_are_those_of_many_samples() -> None:
         grouped = per_head.reshape(2, 2, 2).sum(-1).square().mean(0) / 2
         moves.append(grouped.double().numpy())
     for measured, predicted in (
-        (np.array(squares), square[:, 1, 0]),
-        (np.array(moves), effect[:, 1, 0]),
+        (np.array(squares), square[:, 1, 0, 0]),
+        (np.array(moves), effect[:, 1, 0, 0]),
     ):
         error = measured.std(axis=0, ddof=1) / np.sqrt(len(measured))
         # 5 standard errors, and 5% for the next order in 1/n
@@ -65,9 +65,12 @@ def test_all_keys_cost_nothing() -> None:
     inputs, prefix = layer_inputs(), 34
     gradients = torch.randn(3, 4, 6, 5, generator=torch.Generator().manual_seed(5))
     _, _, (effect, square, _) = effects_of(inputs, prefix, gradients, [4, 34])
-    assert np.all(effect[..., 1] == 0)
-    assert np.all(square[..., 1] == 0)
-    assert np.all(effect[..., 0] > 0)
+    assert np.all(effect[:, :, 0, 1] == 0)
+    assert np.all(square[:, :, 0, 1] == 0)
+    assert np.all(effect[:, :, 0, 0] > 0)
+    # fewer bits cost more, whatever is kept
+    assert np.all(np.diff(effect[:, :LARGEST], axis=2) > 0)
+    assert np.isnan(effect[:, LARGEST, 1:]).all()
 
 
 def test_keeping_the_largest_costs_what_is_left_out() -> None:
@@ -98,7 +101,7 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
         # query heads that share keys are moved together
         moves = torch.einsum("rhqd,hqd->rh", gradients, delta).reshape(3, 2, 2).sum(-1)
         moved = moves.square().mean(0) / 2
-        np.testing.assert_allclose(square[:, LARGEST, s], error, rtol=1e-3, atol=1e-9)
-        np.testing.assert_allclose(effect[:, LARGEST, s], moved, rtol=1e-3, atol=1e-9)
-    assert effect.shape == (2, len(SELECTIONS), 4)
-    assert np.all(np.diff(square[:, LARGEST]).sum(-1) < 0)
+        np.testing.assert_allclose(square[:, LARGEST, 0, s], error, rtol=1e-3, atol=1e-9)
+        np.testing.assert_allclose(effect[:, LARGEST, 0, s], moved, rtol=1e-3, atol=1e-9)
+    assert effect.shape == (2, len(SELECTIONS), 4, 4)
+    assert np.all(np.diff(square[:, LARGEST, 0]).sum(-1) < 0)

@@ -20,8 +20,9 @@ def test_a_file_is_what_its_name_says(chosen, tmp_path):
     for name in ("a.csv", "A.NPY"):
         chosen.export(tmp_path / name)
     table = pd.read_csv(tmp_path / "a.csv")
-    same = chosen.table()[["layer", "key_head", "tokens", "ratio"]]
-    pd.testing.assert_frame_equal(table, same, check_dtype=False)
+    same = chosen.table().rename(columns={"nbytes": "bytes"})
+    assert set(table.pop("key_bits")) == set(table.pop("value_bits")) == {16}
+    pd.testing.assert_frame_equal(table, same[list(table)], check_dtype=False)
     curves, plan = np.load(tmp_path / "A.NPY"), chosen.plan
     row = round(100 * (1 - plan.ratio)) - 1
     np.testing.assert_allclose(curves[row], 1 - plan.ratios, atol=1e-6)
@@ -37,7 +38,7 @@ def test_other_names_are_refused(chosen, name, tmp_path):
 
 def test_kvpress_is_told_what_it_loses(found, tmp_path):
     assert found.plan.selection == "fitted"
-    with pytest.warns(UserWarning, match="kvpress has no weights and fitted values") as said:
+    with pytest.warns(UserWarning, match="kvpress has no bits, weights and fitted values") as said:
         found.export(tmp_path / "r.npy")
     assert said[0].filename == __file__
     assert np.load(tmp_path / "r.npy").shape == (99, 3, 2)

@@ -117,20 +117,24 @@ def test_a_key_head_has_curves(found):
     curves = head.curves()
     assert list(curves) == ["budget", "budget_effect", "budget_error"]
     assert curves["budget"].iloc[-1] == 120
-    assert curves["budget_effect"].iloc[-1] == 0
+    # all tokens cost nothing but what rounding them does
+    assert 0 <= curves["budget_effect"].iloc[-1] < 1e-3 * curves["budget_effect"].iloc[0]
     assert np.all(np.diff(curves["budget_error"]) < 1e-9)
     assert head.plot().to_dict()["params"][0]["value"] == [{"layer": 1, "key_head": 1}]
 
 
 def test_cards_say_what_is_kept_and_what_it_costs(found):
     shown = cards(found)
-    assert shown[0].value == "50.0%"
+    assert shown[0].value == "15%"
     assert f"of a prefix of {found.plan.prefix}" in shown[1].note
-    planned, dense = float(found["planned_bytes"]), float(found["dense_bytes"])
+    share, dense = (
+        found["bytes_share"].sel(configuration="planned").item(),
+        found["dense_bytes"].item(),
+    )
     label = f"for the cache instead of {byte_count(dense)}"
-    assert (shown[3].value, shown[3].label) == (byte_count(planned), label)
-    # half of the tokens, each with a weight of 4 bytes beside its key and value of 32
-    assert 0.5 * 68 / 64 < planned / dense < 0.55
+    assert (shown[3].value, shown[3].label) == (byte_count(share * dense), label)
+    # offsets of lists are a percent of so short a prompt
+    assert 0.14 < share < 0.17
     assert len(shown) == 7
 
 

@@ -1,4 +1,4 @@
-"""Clouds that are larger than the disk: layers in turn, resumed."""
+"""Clouds that are larger than the disk: layers in turn."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from collections import namedtuple
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.text.cloud import stored_layers
-from esscher.engine.text.collect import CloudWriter
 from esscher.studies.probe import measure, probe
 from tests.engine.models.folders import tiny, words
-from tests.runs.stopped import stopped_at
 from tests.studies.probe.sizes import SMALL, same_numbers
 
 Usage = namedtuple("Usage", "total used free")
 TEXT = [words(2000)]
 #: Quick: two layers, two heads.
 OPTIONS = SMALL | {"mode": "pooled", "layers": [0, 1], "heads": [0, 3], "replicates": 4}
-
-
-@pytest.fixture(scope="module")
-def whole():
-    """The heads of a run that nothing disturbs."""
-    return probe(tiny("llama"), TEXT, **OPTIONS).data
 
 
 @pytest.fixture
@@ -35,13 +26,13 @@ def large(monkeypatch):
 @pytest.fixture
 def readings(monkeypatch):
     """The layers of each batch that is read into a cloud."""
-    seen, write = [], CloudWriter.write
+    seen, collect_cloud = [], measure.collect_cloud
 
-    def counted(writer, *arguments):
-        seen.append(tuple(writer._manifest.layers))
-        write(writer, *arguments)
+    def counted(*arguments, layers, **options):
+        seen.append(tuple(layers))
+        return collect_cloud(*arguments, layers=layers, **options)
 
-    monkeypatch.setattr(CloudWriter, "write", counted)
+    monkeypatch.setattr(measure, "collect_cloud", counted)
     return seen
 
 
@@ -57,11 +48,11 @@ def room_for(layers: float, loaded, monkeypatch):
 def test_a_small_disk_takes_a_layer_at_a_time(large, readings, tmp_path, monkeypatch):
     loaded = tiny("llama")
     roomy = probe(loaded, TEXT, **OPTIONS)
-    assert set(readings) == {(0, 1)}
+    assert readings == [(0, 1)]
     readings.clear()
     room_for(1, loaded, monkeypatch)
     result = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert list(dict.fromkeys(readings)) == [(0,), (1,)]
+    assert readings == [(0,), (1,)]
     same_numbers(result.data, roomy.data)
     assert not (tmp_path / "run" / measure.CLOUD).exists()
 
@@ -71,18 +62,4 @@ def test_a_disk_without_room_for_one_layer(large, tmp_path, monkeypatch):
     room_for(0.5, loaded, monkeypatch)
     with pytest.raises(InputError, match=r"tokens of one layer take .* choose fewer tokens"):
         probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert not (tmp_path / "run" / measure.CLOUD).exists()
-
-
-def test_a_stopped_run_goes_on_with_its_cloud(whole, large, readings, tmp_path, monkeypatch):
-    loaded = tiny("llama")
-    with stopped_at("layer-1"):
-        probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert stored_layers(tmp_path / "run" / measure.CLOUD) == (0, 1)
-    readings.clear()
-    # also when the disk has become too small for it, were it collected now
-    room_for(0.5, loaded, monkeypatch)
-    result = probe(loaded, TEXT, out=tmp_path / "run", **OPTIONS)
-    assert not readings
-    same_numbers(result.data, whole)
     assert not (tmp_path / "run" / measure.CLOUD).exists()

@@ -158,7 +158,10 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
         ({"context": 5000}, "reads at most"),
         ({"budgets": [16, 8]}, "strictly increasing"),
         ({"patterns": "zigzag"}, "no pattern 'zigzag'"),
-        ({"budgets": None, "context": 40}, "a context of at least 42"),
+        (
+            {"budgets": None, "context": 40},
+            "curve of these patterns takes 32; give budgets of your own, or a longer",
+        ),
     ],
 )
 def test_bad_input(options, message, tmp_path) -> None:

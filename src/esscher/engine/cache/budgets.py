@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
-from esscher.engine.attention.bits import ALL_BITS, Bits
-from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
+from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, EXACT, Bits, list_bytes
+from esscher.engine.models.outline import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
     from esscher.engine.models.loaded import LoadedModel
@@ -114,6 +114,23 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     def tokens(self) -> NDArray[np.int64]:
         """Tokens kept of a prefix of this length, [layers, key heads]."""
         return np.array(self.budgets, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> NDArray[np.int64]:
+        """Bytes of what is kept of a prefix of this length, [layers, key heads]."""
+        out = np.empty_like(self.tokens)
+        for (layer, g), tokens in np.ndenumerate(self.tokens):
+            out[layer, g] = self.list_bytes(tokens, self.bits_of(layer, g))
+        return out
+
+    def bits_of(self, layer: int, g: int) -> Bits:
+        """Bits of what a key head keeps, but for what is kept for certain."""
+        return EXACT if self.bits is None else self.bits[layer][g]
+
+    def list_bytes(self, tokens: Any, bits: Bits) -> Any:
+        """Bytes of so many tokens of a key head."""
+        width, entry = self.model.head_dim, ENTRY_BYTES[self.model.dtype]
+        return list_bytes(tokens, self.keeping.count, self.prefix, width, entry, bits)
 
     @property
     def ratios(self) -> Array:

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.attention.bits import EXACT, Bits
 from esscher.engine.cache.budgets import Score, SelectionKind, TokenBudgets
 from esscher.engine.cache.fitting import QueryTargets, fit_kept, prompt_targets
 from esscher.engine.cache.scores import capped, prompt_scores
@@ -315,22 +314,20 @@ class PlannedRule:
         chosen = []
         for g, budget in enumerate(self.room(layer, count).tolist()):
             kept = self._select(scores[g], certain, budget, layer, g, 0)
-            kept = kept.in_codes(self.bits(layer, g), certain)
+            kept = kept.in_codes(self.budgets.bits_of(layer, g), certain)
             if targets:
                 kept = fit_kept(kept, targets[g], keys[g], values[g])
             chosen.append(replace(kept, index=present[kept.index]))
         return chosen
-
-    def bits(self, layer: int, g: int) -> Bits:
-        """Bits of what a key head keeps, but for what is kept for certain."""
-        return EXACT if self.budgets.bits is None else self.budgets.bits[layer][g]
 
     def _all(self, layer: int, present: Tensor, key_heads: int) -> list[Kept]:
         """Keep all of a text."""
         count = len(present)
         certain = certain_keys(count, self.keeping.sinks, self.keeping.recent)
         everything = Kept(torch.arange(count), torch.zeros(count))
-        coded = [everything.in_codes(self.bits(layer, g), certain) for g in range(key_heads)]
+        coded = [
+            everything.in_codes(self.budgets.bits_of(layer, g), certain) for g in range(key_heads)
+        ]
         return [replace(kept, index=present[kept.index]) for kept in coded]
 
     def keep_again(
@@ -361,7 +358,7 @@ class PlannedRule:
         certain = certain_keys(len(scores), min(self.keeping.sinks, len(scores)), 0)
         room = max(int(self.tokens(layer, seen)[g]) - recent, int(certain.sum()) + 1)
         kept = self._select(scores * torch.exp(log_weight), certain, room, layer, g, turn)
-        return kept.in_codes(self.bits(layer, g), certain)
+        return kept.in_codes(self.budgets.bits_of(layer, g), certain)
 
     def _select(
         self, scores: Tensor, certain: NDArray[np.bool_], budget: int, layer: int, g: int, turn: int

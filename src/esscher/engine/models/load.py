@@ -20,9 +20,8 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import bounded, limits, open_regular
+from esscher.core.untrusted import first_line
 from esscher.engine.models.families import Family, family_of
-from esscher.engine.models.gguf import gguf_read_once, read_gguf_metadata
 from esscher.engine.models.loaded import LoadedModel, wrap_model
 from esscher.engine.models.outline import check_dtype
 from esscher.engine.models.sources import (
@@ -32,7 +31,9 @@ from esscher.engine.models.sources import (
     check_weight_file,
     fields_of,
     find_model,
+    gguf_read_once,
     read_config,
+    read_gguf_metadata,
 )
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
@@ -41,8 +42,6 @@ from esscher.engine.models.transformers_library import quiet, transformers_modul
 TIMES, MORE = 2, 2**24
 #: Weights that a message names.
 NAMED = 3
-#: What a tokenizer is tried on.
-TRIAL = "The quick brown fox (born in 1879) can't jump:\n\tover 3.14 lazy dogs, \u00e9t\u00e9!"
 #: Fields that give the number of layers; each layer has at least one tensor.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
@@ -55,8 +54,6 @@ def load_model(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
 
@@ -71,10 +68,6 @@ def load_model(
         Type of the weights; attention is measured in what the model computes in.
     revision
         Branch, tag or commit of a model on the hub.
-    allow_pickle
-        Also accept weights stored as pickles, which can run any code when they are read.
-    allow_remote_code
-        Also run code that comes with the model.
 
     Raises
     ------
@@ -83,8 +76,8 @@ def load_model(
     """
     check_dtype(dtype)
     place = as_device(device)
-    source = find_model(name, revision=revision, allow_remote_code=allow_remote_code)
-    stored = _stored_numbers(source, allow_pickle=allow_pickle)
+    source = find_model(name, revision=revision)
+    stored = _stored_numbers(source)
     transformers = transformers_module()
     reading = contextlib.nullcontext() if source.gguf is None else gguf_read_once()
     with reading, quiet():
@@ -110,44 +103,22 @@ def load_model(
             "output_loading_info": True,
         }
         if source.gguf is None:
-            options["use_safetensors"] = None if allow_pickle else True
+            options["use_safetensors"] = True
         if getattr(config, "attn_logit_softcapping", None) is not None:
             options["attn_implementation"] = "eager"  # the fast kernels have no soft cap
         tokenizer = load_tokenizer(source)
-        with _blaming("weights", source, safetensors_only=not allow_pickle):
+        with _blaming("weights", source):
             model, info = auto.from_pretrained(source.location, **options)
         check_complete(model, family, info, shapes, source.name)
         quantizer = getattr(model, "hf_quantizer", None)
         if source.gguf is not None and quantizer is not None:
             # the weights of a GGUF file were unpacked, and can be saved and changed
             quantizer.remove_quantization_config(model)
-        known = len(model.get_input_embeddings().weight)
-        with _blaming("tokenizer", source):
-            frame = max(tokenizer("", verbose=False)["input_ids"], default=0)
-        if not 0 <= frame < known:
-            raise InputError(
-                f"the tokenizer of {source.name!r} frames texts with token {frame}, but the model "
-                f"knows only {known}; they do not match"
-            )
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"cannot put {name!r} on {device!r}: {_first_line(error)}") from error
-    cached = source.cached_config()
-    return wrap_model(
-        model,
-        tokenizer,
-        name=source.name,
-        provenance={
-            "source": source.kind,
-            "location": source.location if source.kind == "hub" else Path(source.location).name,
-            "file": source.gguf,
-            "revision": revision,
-            "commit": None if cached is None else cached.parent.name,  # a folder of the cache
-            "dtype": dtype,
-            "device": str(place),
-        },
-    )
+            raise InputError(f"cannot put {name!r} on {device!r}: {_reason(error)}") from error
+    return wrap_model(model, tokenizer, name=source.name)
 
 
 def load_config(source: ModelSource) -> Any:
@@ -160,39 +131,13 @@ def load_config(source: ModelSource) -> Any:
     with quiet(), _blaming("configuration", source):
         config = factory.from_pretrained(source.location, **_options(source))
     if (file := source.cached_config()) is not None:
-        check_fields(file, allow_remote_code=source.allow_remote_code)
+        check_fields(file)
     return config
 
 
 def load_tokenizer(source: ModelSource) -> Any:
-    """The tokenizer of a model.
-
-    It is tried first, in a process of bounded time and memory: its rules can make gigabytes of a
-    sentence, or never end, and they work at loading, too. A model on the hub is tried like a
-    folder; a GGUF file has words and no rules, which are transformers' own.
-    """
+    """The tokenizer of a model."""
     options = _options(source)
-    try:
-        hub = {name: options[name] for name in ("revision", "local_files_only") if name in options}
-        with quiet():
-            find = transformers_module("transformers.utils").cached_file
-            file = find(source.location, "tokenizer.json", **hub)
-    except (OSError, ValueError):
-        file = None  # there is none, or loading it says what is wrong
-    if file is not None:
-        tokenizers = transformers_module("tokenizers")
-
-        def encode() -> str:
-            tokenizers.Tokenizer.from_file(str(file)).encode(TRIAL)
-            return ""
-
-        try:
-            bounded(encode, f"the tokenizer of {source.name!r}")
-        except InputError as error:
-            raise InputError(
-                f"{error}; its files are damaged, or made to do harm: copy or install the model "
-                "again"
-            ) from error
     with quiet(), _blaming("tokenizer", source):
         tokenizer = transformers_module().AutoTokenizer.from_pretrained(source.location, **options)
     # without its files, transformers makes an empty one
@@ -280,11 +225,11 @@ def as_device(device: str) -> torch.device:
         place = torch.device(device)
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"device {device!r} cannot be used: {_first_line(error)}") from error
+        raise InputError(f"device {device!r} cannot be used: {_reason(error)}") from error
     return place
 
 
-def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
+def _stored_numbers(source: ModelSource) -> int | None:
     """Numbers that the weight files hold; None for a model on the hub, whose files are not here.
 
     Checks that a folder's weights are safetensors, and that their headers can be read.
@@ -296,14 +241,12 @@ def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
     folder = Path(source.location)
     files = sorted(folder.glob("*.safetensors"))
     pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
-    if allow_pickle and not files:
-        return sum(path.stat().st_size for path in pickles)  # a number takes a byte or more
     if not files:
         if pickles:
             raise InputError(
                 f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
-                "any code when they are read; in Python allow_pickle=True, if you trust their "
-                "source, or convert them to safetensors"
+                "any code when they are read; convert them to safetensors, or load the model with "
+                "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
     for index in sorted(folder.glob("*.safetensors.index.json")):
@@ -314,20 +257,13 @@ def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
             check_weight_file(file, str(index))
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
-        with open_regular(path) as opened:
-            length = int.from_bytes(opened.read(8), "little")
-        if length > limits.CONFIGURATION:  # more than any list of tensors takes
-            raise InputError(
-                f"{path} is damaged: its header has {length:,} bytes, and at most "
-                f"{limits.CONFIGURATION:,} are read; copy or download it again"
-            )
         try:
             with transformers_module("safetensors").safe_open(str(path), framework="pt") as tensors:
                 names = tensors.keys()
                 shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in names}
         except Exception as error:
             raise InputError(
-                f"{path} is damaged: {_first_line(error)}; copy or download it again"
+                f"{path} is damaged: {_reason(error)}; copy or download it again"
             ) from error
     for field, value in fields_of(read_config(folder / "config.json")):
         if field[-1] in LAYERS and isinstance(value, int):
@@ -359,7 +295,7 @@ def _numbers_in(shapes: Shapes) -> int:
 def _options(source: ModelSource) -> dict[str, Any]:
     """Arguments of every ``from_pretrained`` of a model."""
     options: dict[str, Any] = {
-        "trust_remote_code": source.allow_remote_code,
+        "trust_remote_code": False,
         "local_files_only": source.kind != "hub" or _offline(),
     }
     if source.revision is not None:
@@ -378,7 +314,7 @@ def _offline() -> bool:
 
 
 @contextlib.contextmanager
-def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) -> Iterator[None]:
+def _blaming(part: str, source: ModelSource) -> Iterator[None]:
     """Within the block, whatever goes wrong in transformers is an error of the model's files."""
     try:
         yield
@@ -390,13 +326,11 @@ def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) 
             raise
         if isinstance(error, MemoryError):
             remedy = "it needs more memory than there is"
-        elif "trust_remote_code" in str(error):
+        elif "trust_remote_code" in str(error) or "safetensors" in str(error):
             remedy = (
-                "it comes with its own code; in Python allow_remote_code=True, if you trust its "
-                "authors"
+                "only safetensors are read, and no code of a model is run; load it with "
+                "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
-        elif safetensors_only and "safetensors" in str(error):
-            remedy = "only safetensors are read, unless allow_pickle=True in Python"
         elif source.kind == "hub" and _offline():
             remedy = (
                 "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to "
@@ -407,10 +341,9 @@ def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) 
         else:
             remedy = "its files are damaged or incomplete; copy or install the model again"
         raise InputError(
-            f"the {part} of {source.name!r} cannot be loaded: {_first_line(error)} ({remedy})"
+            f"the {part} of {source.name!r} cannot be loaded: {_reason(error)} ({remedy})"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -10,10 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.engine.models.inputs import QUERY_BLOCK
 from esscher.engine.sampled.sizes import ReferenceUsed
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_pass import CloudHead
+from esscher.math.theory.cloud_table import map_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,3 +179,97 @@ def projected_products(gram: Array, mean_error: Array, errors: Tensor) -> Array:
     second = (rows.T @ rows).to(torch.float64) / queries
     moments = (np.outer(mean_error, mean_error), second.cpu().numpy())
     return np.stack([(gram * m.reshape(gram.shape)).sum(axis=(1, 3)) for m in moments])
+
+
+# Tokens that a tolerance takes.
+
+#: Queries at which the exact error is evaluated, and up to which factor around the first guess.
+EXACT, AROUND = 4, 8.0
+#: Largest number of tokens that is told from "never".
+MOST = 1e8
+
+
+def tokens_for(numbers: HeadNumbers, tolerance: float, seed: int) -> float:
+    """Return the tokens from which a head's output error is at most ``tolerance``; inf beyond 1e8.
+
+    The error over n tokens drawn with replacement is the root mean square over the queries,
+    relative to that of the outputs. A query that attends n of N tokens has the mean square error
+    ``D/n`` for large n, ``D = N sum_j p_j^2 |v_j - y|^2``, and ``S = (1/N) sum_j |v_j - y|^2`` at
+    n = 1. Between them ``1/((n - 1)/D + 1/S)`` is close, and costs one pass for all queries. What
+    it misses is measured at a few queries by the exact formula and divided out. Queries differ
+    widely: 16 of them, with the exact formula alone, give the number of tokens of a head of MiniLM
+    with a standard deviation of 7 to 37%; all of them with 8 exact ones, to 0.3%.
+
+    Parameters
+    ----------
+    numbers
+        One pass of a head.
+    tolerance
+        Relative error.
+    seed
+        Seed of the choice of the queries with the exact formula.
+    """
+    wanted = (tolerance * numbers.norm) ** 2
+    if wanted <= 0:
+        return np.inf
+    count = len(numbers.tilts)
+    rows = random_stream(seed, "tokens needed").choice(count, min(EXACT, count), replace=False)
+    logits = numbers.logits(rows).astype(np.float64)
+    exact = map_errors(logits, numbers.values, numbers.outputs[rows], 2.0, MOST)
+    large, small = _square_errors(numbers)
+
+    def between(n: Array) -> Array:
+        """``1/((n - 1)/D + 1/S)`` of every query, [query, size]; 0 where D or S is."""
+        d, s = large[:, None], small[:, None]
+        bottom = (n - 1) * s + d
+        return np.divide(d * s, bottom, out=np.zeros_like(bottom), where=bottom > 0)
+
+    def squares(n: Array) -> Array:
+        """Mean square errors at sizes n, corrected at the queries with the exact formula."""
+        each = between(n)
+        right, known = exact(n).mean(axis=0), each[rows].mean(axis=0)
+        # all weights on identical values: no error, and nothing to correct
+        ratio = np.divide(right, known, out=np.ones_like(right), where=known > 0)
+        return np.asarray(each.mean(axis=0) * ratio)
+
+    guess = min(_crossing(lambda n: between(n).mean(axis=0), wanted, 2.0, MOST), MOST)
+    low, high = max(2.0, guess / AROUND), min(MOST, max(guess * AROUND, 4.0))
+    tokens = _crossing(squares, wanted, low, high)
+    if (tokens <= low and low > 2) or (tokens >= high and high < MOST):
+        tokens = _crossing(squares, wanted, 2.0, MOST)
+    return tokens
+
+
+def _square_errors(numbers: HeadNumbers) -> tuple[Array, Array]:
+    """D and S of every query; see :func:`tokens_for`."""
+    values = torch.from_numpy(np.asarray(numbers.values, dtype=np.float32))
+    count = len(values)
+    squares = values.square().sum(1)
+    large, small = [], []
+    for start in range(0, len(numbers.tilts), QUERY_BLOCK):
+        rows = np.arange(start, min(start + QUERY_BLOCK, len(numbers.tilts)))
+        logits = torch.from_numpy(np.asarray(numbers.logits(rows), dtype=np.float32))
+        outputs = torch.from_numpy(np.asarray(numbers.outputs[rows], dtype=np.float32))
+        weights = torch.softmax(logits, dim=-1).square_()
+        norms = outputs.square().sum(1)
+        # sum_j p_j^2 |v_j - y|^2, the square multiplied out
+        cross = ((weights @ values) * outputs).sum(1)
+        large.append(count * (weights @ squares - 2 * cross + norms * weights.sum(1)))
+        small.append(squares.mean() - 2 * outputs @ values.mean(0) + norms)
+    first, second = (torch.cat(parts).clamp_min(0).double().numpy() for parts in (large, small))
+    return first, second
+
+
+def _crossing(curve: Callable[[Array], Array], wanted: float, low: float, high: float) -> float:
+    """Where a falling curve reaches ``wanted``, by interpolation in logarithms on a grid."""
+    count = max(8, int(np.ceil(3 * np.log(high / low))))
+    n = np.unique(np.geomspace(low, high, count).round())
+    values = curve(n)
+    below = np.flatnonzero(values <= wanted)
+    if not below.size:
+        return np.inf if high >= MOST else high
+    i = int(below[0])
+    if i == 0 or values[i] <= 0:
+        return float(n[i])
+    x = np.interp(-np.log(wanted), -np.log(values[[i - 1, i]]), np.log(n[[i - 1, i]]))
+    return float(np.exp(x))

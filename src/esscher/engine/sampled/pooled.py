@@ -38,7 +38,7 @@ from esscher.engine.sampled.layer import (
     projected_products,
 )
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
-from esscher.engine.text.cloud import CloudFile, LayerCloud, let_go, read_rows
+from esscher.engine.text.collect import CloudFile, LayerCloud, let_go, read_rows
 from esscher.engine.text.packing import Passage
 from esscher.math.coupling import CoupledMoments, RowMoments
 
@@ -111,7 +111,7 @@ def pooled_reference(
         received = [of_keys / len(queries) for _, _, of_keys in passes]
     else:
         q, k, v = (_loaded(array) for array in (view.q, view.k, view.v))
-        served = view.served_by
+        served = list(view.served_by)
         (outputs,), of_queries, of_keys = nested_outputs(
             q, k[served], v[served], sizes=(tokens,), factor=view.scaling, weights=True
         )
@@ -161,7 +161,7 @@ def _two_levels(
     heads, count, d = fine.shape
     tokens = view.q.shape[1]
     # the coarse level stays in memory; with some heads chosen, groups need not be whole
-    k, v = (_rows(array, keys)[view.served_by] for array in (view.k, view.v))
+    k, v = (_rows(array, keys)[list(view.served_by)] for array in (view.k, view.v))
     rough = attend(_rows(view.q, queries), k, v, view.scaling, view.softcap)
     # per head, the factor that takes coarse outputs closest to the fine ones; not below 0
     y, c = (
@@ -288,9 +288,7 @@ def measure_pooled(
     sizes: tuple[int, ...],
     replicates: int,
     seed: int,
-    sampling: str,
     gram: Array | None = None,
-    *,
     alpha: float = 1.0,
 ) -> tuple[LayerMeasurement, list[HeadNumbers]]:
     """Errors and one-pass numbers of one layer.
@@ -300,9 +298,7 @@ def measure_pooled(
     cloud, layer
         Which tokens.
     sizes, replicates, seed
-        Samples of the largest size; smaller ones are their beginnings.
-    sampling
-        ``"with"`` or ``"without"`` replacement.
+        Samples of the largest size, with replacement; smaller ones are their beginnings.
     gram
         Output projection of the cloud's heads, see :func:`.layer.output_gram`, to see how their
         errors add up.
@@ -324,12 +320,9 @@ def measure_pooled(
     for r in range(replicates):
         # the same rows for all heads of a layer, so that their errors can be compared
         draws = random_stream(seed, "probe", layer, r)
-        if sampling == "without":
-            rows = np.asarray(draws.choice(cloud.rows, size=sizes[-1], replace=False), np.int64)
-        else:
-            rows = draws.integers(cloud.rows, size=sizes[-1])
+        rows = draws.integers(cloud.rows, size=sizes[-1])
         q = _rows(view.q, rows)
-        k, v = (_rows(array, rows)[view.served_by] for array in (view.k, view.v))
+        k, v = (_rows(array, rows)[list(view.served_by)] for array in (view.k, view.v))
         if view.softcap is None:
             nested, _, _ = nested_outputs(q, k, v, sizes=sizes, factor=view.scaling)
         else:

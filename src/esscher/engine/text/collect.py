@@ -1,325 +1,301 @@
-"""Run a model over a text: store what its attention layers see, or look at it as it comes."""
+"""Run a model over a text: store what its attention layers see, or look at it as it comes.
+
+A cloud is the queries, keys and values of many tokens, by layer and head, pooled over passages. Its
+arrays are files that are mapped, not read: what is looked at is what is loaded.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
 import itertools
-import os
+import mmap
 import shutil
+import socket
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esscher.core.atomic import TEMPORARY, write_atomically
-from esscher.core.codec import as_json
 from esscher.core.errors import InputError
-from esscher.core.untrusted import open_regular_for_writing
-from esscher.core.validation import as_dim, as_indices
+from esscher.core.validation import as_indices
 from esscher.engine.models.capture import run_captured
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.text.cloud import (
-    FORMAT,
-    KINDS,
-    MANIFEST,
-    PROGRESS,
-    CloudFile,
-    Manifest,
-    Progress,
-    array_path,
-    cloud_bytes,
-    open_cloud,
-    open_mapped,
-    read_record,
-)
-from esscher.engine.text.documents import TextSource
-from esscher.engine.text.packing import Passage, PassageSet, read_passages
+from esscher.engine.text.packing import Passage
 
-#: Seconds between two records of how far a cloud has got.
-EVERY = 5.0
+#: Names of the arrays of a layer.
+KINDS = ("q", "k", "v")
 #: Room to leave on the disk beyond the arrays.
 MARGIN = 64 * 2**20
 #: Tokens that the model reads at a time; bounds memory, and larger batches are hardly faster.
 BATCH_TOKENS = 4096
+#: Rows that are read before memory is given back.
+ROWS_AT_A_TIME = 1024
+
+Mapped: TypeAlias = NDArray[Any]
 
 
-class CloudWriter:
-    """The open files of a cloud; closes them at the end of a ``with`` block.
+@dataclass(frozen=True, eq=False)
+class LayerCloud:
+    """The tokens of one layer, as views of the files.
 
-    Written with plain calls rather than through a map: a disk that fills up is then an error and
-    not the end of the process, and written pages do not count as the process's memory. ``durable``
-    files survive a power cut; nobody continues a temporary cloud.
+    Attributes
+    ----------
+    heads, served_by
+        Its stored query heads, and the index in ``k`` and ``v`` of the key head of each.
+    q, k, v
+        [heads or key heads, tokens, d], mapped; as they enter the softmax.
+    scaling, softcap, window
+        Factor and bound of the logits, and the sliding window of the layer.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, durable: bool) -> None:
-        self._folder, self._manifest, self._durable = folder, manifest, durable
-        self._files: dict[tuple[int, str], tuple[int, int]] = {}
-        progress = read_record(folder / PROGRESS, Progress) or Progress(passages=0, layers={})
-        self.done, self._details = progress.passages, dict(progress.layers)
+    heads: tuple[int, ...]
+    served_by: tuple[int, ...]
+    q: Mapped
+    k: Mapped
+    v: Mapped
+    scaling: float
+    softcap: float | None
+    window: int | None
 
-    def __enter__(self) -> CloudWriter:
-        """Open the arrays' files, making them if need be."""
+    def head(self, head: int) -> tuple[Mapped, Mapped, Mapped]:
+        """Queries, keys and values of a query head, [tokens, d], mapped."""
+        at = self.heads.index(head)
+        key_head = self.served_by[at]
+        return self.q[at], self.k[key_head], self.v[key_head]
+
+    def let_go(self) -> None:
+        """Give back the memory of what was read so far; the files stay mapped.
+
+        The system takes it back when it needs it in any case, but until then it counts as memory of
+        the process, which batch systems hold against it.
+        """
+        for array in (self.q, self.k, self.v):
+            let_go(array)
+
+
+@dataclass(frozen=True, eq=False)
+class CloudFile:
+    """Tokens of a text as the attention layers of a model see them, pooled over passages.
+
+    Attributes
+    ----------
+    folder
+        Where the arrays are. A temporary one is removed with the object.
+    layers, heads, served_by
+        Layers and query heads it holds, and the index of each one's key head among those it holds.
+    token_ids, passage
+        Token id and number of the passage of each row.
+    details
+        Scaling, soft cap and window by the number of the layer.
+    """
+
+    folder: Path
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    served_by: tuple[int, ...]
+    token_ids: NDArray[np.int64] = field(repr=False)
+    passage: NDArray[np.int64] = field(repr=False)
+    details: dict[int, tuple[float, float | None, int | None]] = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of tokens."""
+        return len(self.token_ids)
+
+    def layer(self, layer: int) -> LayerCloud:
+        """The tokens of a layer.
+
+        Raises
+        ------
+        InputError
+            When this machine does not see the folder.
+        """
         try:
-            for layer, kind in itertools.product(self._manifest.layers, KINDS):
-                path = array_path(self._folder, layer, kind)
-                shape = self._manifest.shape(kind)
-                if not path.exists():
-                    new = path.with_name(f"{path.name}{TEMPORARY}")
-                    new.unlink(missing_ok=True)  # it may be a link to elsewhere
-                    np.lib.format.open_memmap(new, "w+", np.float32, shape)
-                    os.replace(new, path)  # so that a file with this name is whole
-                start = path.stat().st_size - open_mapped(path, shape).nbytes
-                self._files[layer, kind] = open_regular_for_writing(path), start
-        except BaseException as error:
-            self._close()
-            if isinstance(error, OSError):
-                raise self._unwritable(error) from error
-            raise
-        return self
+            q, k, v = (np.load(array_path(self.folder, layer, kind), "r") for kind in KINDS)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{socket.gethostname()} does not see {self.folder}; let --out be a directory that "
+                "all machines of the cluster see under the same name"
+            ) from error
+        return LayerCloud(self.heads, self.served_by, q, k, v, *self.details[layer])
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            # After an error, what is lost by not recording is only time: the error matters more.
-            with contextlib.suppress(*([InputError] if error is not None else [])):
-                self.record()
-        finally:
-            self._close()
 
-    def write(self, capture: LayerInputs, keep: NDArray[np.bool_], first: int) -> None:
-        """Write the kept tokens [batch, n] of a layer, from row ``first`` on."""
-        self._details[str(capture.layer)] = (capture.scaling, capture.softcap, capture.window)
-        manifest = self._manifest
-        for kind, tensor in zip(KINDS, (capture.q, capture.k, capture.v), strict=True):
-            handle, start = self._files[capture.layer, kind]
-            array = tensor.float().cpu().numpy()
-            row = 4 * array.shape[-1]
-            for place, head in enumerate(manifest.heads if kind == "q" else manifest.key_heads):
-                # The last passage may hold more tokens than the cloud wants.
-                room = row * (manifest.rows - first)
-                data = np.ascontiguousarray(array[:, head][keep]).data.cast("B")[:room]
-                at = start + row * (place * manifest.rows + first)
-                try:
-                    while data:
-                        written = os.pwrite(handle, data, at)
-                        data, at = data[written:], at + written
-                except OSError as error:
-                    raise self._unwritable(error) from error
+def array_path(folder: Path, layer: int, kind: str) -> Path:
+    """File of one array of a layer, [heads or key heads, tokens, d]."""
+    return folder / f"layer-{layer:03d}-{kind}.npy"
 
-    def record(self) -> None:
-        """Bring the arrays to the disk, then the number of passages that are in them."""
-        try:
-            for handle, _ in self._files.values():
-                if self._durable:
-                    os.fsync(handle)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        progress = Progress(passages=self.done, layers=self._details)
-        write_atomically(self._folder / PROGRESS, as_json(progress))
 
-    def _unwritable(self, error: OSError) -> InputError:
-        return InputError(
-            f"cannot write to {self._folder}: {error.strerror or error}; make room and run the "
-            "same again: it continues where it stopped"
-        )
+def cloud_bytes(*, rows: int, layers: int, heads: int, key_heads: int, head_dim: int) -> int:
+    """Bytes of the arrays of a cloud, in float32."""
+    return 4 * rows * layers * head_dim * (heads + 2 * key_heads)
 
-    def _close(self) -> None:
-        for handle, _ in self._files.values():
-            os.close(handle)
-        self._files.clear()
+
+def read_rows(array: Mapped, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Some tokens of an array [..., tokens, d], in memory, in the order given.
+
+    With each row the system maps its neighbourhood (64 kB), so that a few thousand rows of many
+    heads would take gigabytes; here it is given back after 1,024 of them.
+    """
+    out = np.empty((*array.shape[:-2], len(rows), array.shape[-1]), array.dtype)
+    order = np.argsort(rows, kind="stable")  # from front to back
+    for index in np.ndindex(*array.shape[:-2]):
+        for start in range(0, len(rows), ROWS_AT_A_TIME):
+            part = order[start : start + ROWS_AT_A_TIME]
+            out[index][part] = array[index][rows[part]]
+            let_go(array)
+    return out
+
+
+def let_go(array: Mapped) -> None:
+    """Give back the memory of what was read of a mapped array; it stays mapped."""
+    mapping = getattr(array, "_mmap", None)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def collect_cloud(
     loaded: LoadedModel,
-    source: TextSource | PassageSet,
+    passages: Sequence[Passage],
     *,
     tokens: int,
-    context: int | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    drop_delimiters: bool = True,
-    folder: str | Path | None = None,
-    column: str | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    folder: Path | None = None,
     progress: Callable[[int, int], object] | None = None,
     watch: Callable[[Sequence[Passage], LayerInputs], object] | None = None,
 ) -> CloudFile:
     """Collect queries, keys and values of a text's first ``tokens`` tokens, on disk.
 
     Passages are read independently, then pooled: position plays no more part than it has in q and
-    k. The arrays take ``4 * tokens * layers * head_dim * (heads + 2 * key_heads)`` bytes (a
-    million tokens of MiniLM: 28 GB), which is checked first. The same call continues a cloud that
-    was interrupted.
+    k. Delimiters are left out. The arrays take ``4 * tokens * layers * head_dim * (heads + 2 *
+    key_heads)`` bytes (a million tokens of MiniLM: 28 GB), which is checked first.
 
     Parameters
     ----------
     loaded
         The model.
-    source
-        The text, as in :func:`read_text`, or the passages that were read of it already, with at
-        least so many tokens.
+    passages
+        Passages with at least so many tokens.
     tokens
         Tokens to keep.
-    context
-        Tokens of a passage; as many as the model reads, but at most 512, if left out.
     layers, heads
         What to keep; everything if left out.
-    drop_delimiters
-        Leave delimiters out of the cloud (they are part of the passages in any case).
     folder
         Where to put the cloud; a temporary folder, gone with the result, if left out.
-    column
-        Column of a table that holds the text.
-    batch_tokens
-        Tokens that the model reads at a time.
     progress
         Called with the number of passages done and their total.
     watch
-        Called with some passages and what a layer sees of them, until it has seen every layer of
-        every passage; those that a continued cloud holds already are read again for it.
+        Called with some passages and what a layer sees of them, for every layer of every passage.
 
     Raises
     ------
     InputError
-        When the text is too short, the disk too small, or the folder holds something else.
+        When the disk is too small.
     """
-    tokens, batch_tokens = as_dim(tokens, "tokens"), as_dim(batch_tokens, "batch_tokens")
-    context = min(loaded.max_positions, 512) if context is None else context
-    if isinstance(source, PassageSet):
-        text = source
-    else:
-        text = read_passages(loaded, source, tokens=tokens, context=context, column=column)
-    keep = [~p.is_delimiter if drop_delimiters else np.ones(len(p.ids), bool) for p in text]
-    ends = np.cumsum([k.sum() for k in keep])
-    needed = int(np.searchsorted(ends, tokens)) + 1  # delimiters that are kept may fill the cloud
-    text, keep = dataclasses.replace(text, passages=text.passages[:needed]), keep[:needed]
+    keep = [~passage.is_delimiter for passage in passages]
+    ends = np.cumsum([kept.sum() for kept in keep])
+    needed = int(np.searchsorted(ends, tokens)) + 1
+    passages, keep = passages[:needed], keep[:needed]
     shape = loaded.shape
-    group = shape.heads // shape.key_heads
-    chosen = as_indices(heads, shape.heads, "heads")
-    manifest = Manifest(
-        format=FORMAT,
-        model=Path(loaded.name).name,
-        weight_hash=loaded.weight_hash,
-        source=text.source,
-        text_hash=text.text_hash,
-        context=text.context,
-        passages=len(text),
-        rows=tokens,
-        layers=tuple(as_indices(layers, shape.layers, "layers")),
-        heads=tuple(chosen),
-        key_heads=tuple(sorted({head // group for head in chosen})),
-        group=group,
-        head_dim=shape.head_dim,
-        drop_delimiters=drop_delimiters,
-    )
-    place = Path(tempfile.mkdtemp(prefix="esscher-cloud-") if folder is None else folder)
+    layers = as_indices(layers, shape.layers, "layers")
+    heads = as_indices(heads, shape.heads, "heads")
+    key_heads = sorted({shape.key_head(head) for head in heads})
+    chosen = {"q": list(heads), "k": key_heads, "v": key_heads}
+    place = Path(tempfile.mkdtemp(prefix="esscher-cloud-") if folder is None else folder).resolve()
+    details: dict[int, tuple[float, float | None, int | None]] = {}
     try:
-        _prepare(place, manifest, text, keep)
-        with CloudWriter(place, manifest, durable=folder is not None) as writer:
-            recorded, done = time.monotonic(), writer.done
-            for start, stop in _batches(text, done if watch is None else 0, batch_tokens):
-                part, kept = text[start:stop], np.stack(keep[start:stop])
-                first, missing = int(ends[start] - keep[start].sum()), stop > done
+        place.mkdir(parents=True, exist_ok=True)
+        size = cloud_bytes(
+            rows=tokens,
+            layers=len(layers),
+            heads=len(heads),
+            key_heads=len(key_heads),
+            head_dim=shape.head_dim,
+        )
+        free = shutil.disk_usage(place).free
+        if size + MARGIN > free:
+            raise InputError(
+                f"the cloud needs {size / 1e9:.1f} GB, but {place} has only {free / 1e9:.1f} GB "
+                "left; choose fewer layers, heads or tokens, or another folder"
+            )
+        with ExitStack() as stack:
+            # Written with plain calls rather than through a map: a disk that fills up is then an
+            # error and not the end of the process.
+            files = {}
+            for layer, kind in itertools.product(layers, KINDS):
+                path = array_path(place, layer, kind)
+                whole = (len(chosen[kind]), tokens, shape.head_dim)
+                start = np.lib.format.open_memmap(path, "w+", np.float32, whole).offset
+                files[layer, kind] = stack.enter_context(path.open("r+b")), start
 
-                def sink(
+            for begin, end in _batches(passages):
+                batch, kept = passages[begin:end], np.stack(keep[begin:end])
+                first = int(ends[begin] - keep[begin].sum())
+
+                def take(
                     capture: LayerInputs,
-                    part: Sequence[Passage] = part,
+                    batch: Sequence[Passage] = batch,
                     kept: NDArray[np.bool_] = kept,
                     first: int = first,
-                    missing: bool = missing,
                 ) -> None:
-                    if missing:
-                        writer.write(capture, kept, first)
+                    details[capture.layer] = (capture.scaling, capture.softcap, capture.window)
+                    for kind, tensor in zip(KINDS, (capture.q, capture.k, capture.v), strict=True):
+                        file, start = files[capture.layer, kind]
+                        array = tensor.float().cpu().numpy()
+                        row = 4 * shape.head_dim
+                        for i, head in enumerate(chosen[kind]):
+                            # the last passage may hold more tokens than the cloud wants
+                            rows = array[:, head][kept][: tokens - first]
+                            file.seek(start + row * (i * tokens + first))
+                            file.write(rows.tobytes())
                     if watch is not None:
-                        watch(part, capture)
+                        watch(batch, capture)
 
-                run_captured(loaded, batch_ids(part), sink, layers=manifest.layers)
-                if missing:
-                    writer.done = stop
-                    if time.monotonic() - recorded > EVERY:
-                        writer.record()
-                        recorded = time.monotonic()
+                run_captured(loaded, batch_ids(batch), take, layers=layers)
                 if progress is not None:
-                    progress(stop, len(text))
-        cloud = open_cloud(place)
-    except BaseException:
+                    progress(end, len(passages))
+    except BaseException as error:
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(
+                f"cannot write to {place}: {error.strerror or error}; make room, or choose another "
+                "directory"
+            ) from error
         raise
+    cloud = CloudFile(
+        folder=place,
+        layers=layers,
+        heads=heads,
+        served_by=tuple(key_heads.index(shape.key_head(head)) for head in heads),
+        token_ids=np.concatenate([p.ids[k] for p, k in zip(passages, keep, strict=True)])[:tokens],
+        passage=np.repeat([p.number for p in passages], [k.sum() for k in keep])[:tokens],
+        details=details,
+    )
     if folder is None:
         # with the object; views of it that are in use stay valid
         weakref.finalize(cloud, shutil.rmtree, place, ignore_errors=True)
     return cloud
 
 
-def _prepare(
-    folder: Path, manifest: Manifest, text: PassageSet, keep: Sequence[NDArray[np.bool_]]
-) -> None:
-    """Make a cloud's folder, or check that it is the one to continue; store its tokens."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    stored = read_record(folder / MANIFEST, Manifest)
-    if stored is None:
-        if any(folder.iterdir()):
-            raise InputError(f"the folder {folder} is not empty; choose a new or empty one")
-        needed = cloud_bytes(
-            rows=manifest.rows,
-            layers=len(manifest.layers),
-            heads=len(manifest.heads),
-            key_heads=len(manifest.key_heads),
-            head_dim=manifest.head_dim,
-        )
-        free = shutil.disk_usage(folder).free
-        if needed + MARGIN > free:
-            raise InputError(
-                f"the cloud needs {needed / 1e9:.1f} GB, but {folder} has only {free / 1e9:.1f} "
-                "GB left; choose fewer layers, heads or tokens, or another folder"
-            )
-        write_atomically(folder / MANIFEST, as_json(manifest))
-        stored = manifest
-    for key in manifest.__struct_fields__:
-        before, now = getattr(stored, key), getattr(manifest, key)
-        if key not in ("model", "source") and before != now:  # names say nothing
-            raise InputError(
-                f"the folder {folder} holds a cloud with another {key} ({before!r} instead of "
-                f"{now!r}); choose another folder"
-            )
-    if not (folder / PROGRESS).exists():
-        pairs = list(zip(text, keep, strict=True))
-        for name, parts in {
-            "token_ids": [passage.ids[kept] for passage, kept in pairs],
-            "passage": [np.full(kept.sum(), passage.number) for passage, kept in pairs],
-        }.items():
-            buffer = io.BytesIO()
-            np.save(buffer, np.concatenate(parts)[: manifest.rows])
-            write_atomically(folder / f"{name}.npy", buffer.getvalue())
-
-
-def _batches(text: Sequence[Passage], start: int, batch_tokens: int) -> Iterator[tuple[int, int]]:
+def _batches(text: Sequence[Passage]) -> Iterator[tuple[int, int]]:
     """Ranges of passages of the same length that the model reads at a time."""
+    start = 0
     while start < len(text):
         length = len(text[start].ids)
         stop = start + 1
         while (
             stop < len(text)
             and len(text[stop].ids) == length
-            and (stop + 1 - start) * length <= batch_tokens
+            and (stop + 1 - start) * length <= BATCH_TOKENS
         ):
             stop += 1
         yield start, stop

@@ -11,17 +11,17 @@ from esscher.math.limits.mapping import (
     limit_map,
 )
 from esscher.math.limits.moments import limit_moments, missing_limit, sphere_output_eigenvalues
-from esscher.math.limits.stack import AttentionLayer, GaussianStack, StackLimit
+from esscher.math.limits.stack import AttentionLayer, StackLimit, gaussian_stack
 
 __all__ = [
     "AffineMap",
     "AttentionLayer",
-    "GaussianStack",
     "MapLimit",
     "NoLimit",
     "OutputMoments",
     "StackLimit",
     "gaussian_limit_map",
+    "gaussian_stack",
     "limit_map",
     "limit_moments",
     "missing_limit",

@@ -2,13 +2,13 @@
 
 :func:`fit_rate` fits error ~ C n^-beta to the errors of independent replicates and returns a
 :class:`Rate`; :func:`select_law` asks whether it is a power law at all, and whether that could be
-seen; :func:`joint_law` asks it of several errors together. :func:`received_exponent` reads the tail
-of the attention that tokens receive in a single pass.
+seen. :func:`received_exponent` reads the tail of the attention that tokens receive in a single
+pass.
 """
 
 from __future__ import annotations
 
-from esscher.math.statistics.fit import SUMMARIES, fit_rate
+from esscher.math.statistics.fit import fit_rate
 from esscher.math.statistics.intervals import (
     LEVEL,
     LocalSlopes,
@@ -16,7 +16,6 @@ from esscher.math.statistics.intervals import (
     resample,
     resampling_counts,
 )
-from esscher.math.statistics.joint import joint_law
 from esscher.math.statistics.laws import LAWS, LawFit
 from esscher.math.statistics.rate import Rate, TokensNeeded
 from esscher.math.statistics.records import class_counts, class_words, rate_class
@@ -36,7 +35,6 @@ from esscher.math.statistics.tail import (
 __all__ = [
     "LAWS",
     "LEVEL",
-    "SUMMARIES",
     "AgainstPrediction",
     "LawFit",
     "LocalSlopes",
@@ -51,7 +49,6 @@ __all__ = [
     "dominant_keys",
     "find_sinks",
     "fit_rate",
-    "joint_law",
     "keys_apart",
     "rate_class",
     "received_exponent",

@@ -18,14 +18,12 @@ from esscher.core.validation import Array, as_nonnegative, as_numbers, as_positi
 from esscher.math.statistics.intervals import LEVEL, LocalSlopes, Resamples, resample
 from esscher.math.statistics.laws import least_squares_forms, linear_design, smooth_variances
 from esscher.math.statistics.rate import Rate
-from esscher.math.statistics.records import Ends, Numbers, as_matrix, finite, finite_numbers
+from esscher.math.statistics.records import Ends, as_matrix, finite, finite_numbers
 from esscher.math.statistics.selection import Selection, select_law
 from esscher.math.statistics.tail import FEWEST_VALUES, TailShape, tail_shape, values_needed
 
 #: Fewest sizes, and least ratio of the largest to the smallest, that show a rate.
 SIZES, RATIO = 4, 8.0
-#: Fewest replicates behind a median.
-MEDIAN_REPLICATES = 8
 #: Half-width of the exponent's interval beyond which it says little: H = 0.9 and H = 1.2 differ by
 #: 0.1 in their exponents.
 HALF_WIDTH = 0.1
@@ -37,15 +35,12 @@ POOL = 200
 SETTLED = 0.02
 #: Level at which a rise of the error between two sizes is more than noise, over all of them.
 RISE_LEVEL = 0.01
-#: Summaries of the replicates that can be fitted.
-SUMMARIES = ("mean", "median")
 
 
 def fit_rate(
     errors: ArrayLike,
     sizes: ArrayLike,
     *,
-    summary: str = "mean",
     level: float = LEVEL,
     seed: int = 0,
     burn_in: float | None = None,
@@ -54,7 +49,7 @@ def fit_rate(
 ) -> Rate:
     """Fit error ~ C n^-beta to errors measured on independent replicates.
 
-    Weighted least squares of the logarithm of the summary error on ln n. The weights are the
+    Weighted least squares of the logarithm of the mean error on ln n. The weights are the
     inverse of its resampled variance, smoothed to a power of n (see ``laws.py``). Intervals come
     from resampling replicates: sizes may share tokens (see ``intervals.py``). What the interval
     covers is the slope, with these weights, of the logarithm of the EXPECTED curve at these sizes;
@@ -68,9 +63,6 @@ def fit_rate(
         result says so.
     sizes
         Strictly increasing numbers of tokens, at least 2 of them.
-    summary
-        ``"mean"`` of the replicates, or ``"median"``, which is worth more where they are
-        heavy-tailed (H > 1).
     level
         Level of the intervals.
     seed
@@ -90,8 +82,6 @@ def fit_rate(
     """
     n = as_sizes(sizes)
     values = _as_errors(errors, n)
-    if summary not in SUMMARIES:
-        raise InputError(f"summary is {summary!r}; it must be one of {', '.join(SUMMARIES)}")
     if not 0 < as_positive(level, "level") < 1:
         raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
     usable = np.sum(values > 0, axis=0) > 0.5 * np.isfinite(values).sum(axis=0)
@@ -109,8 +99,7 @@ def fit_rate(
                 "for each of the sizes"
             )
         expected = curve[usable]
-    resamples = resample(used, at, summary, seed)
-    other = resample(used, at, "median" if summary == "mean" else "mean", seed)
+    resamples = resample(used, at, seed)
     variances = smooth_variances(resamples)
     weights = 1 / variances
     x = resamples.log_sizes
@@ -122,7 +111,6 @@ def fit_rate(
         errors=used[np.isfinite(used).all(axis=1)],
         sizes=at,
         left_out=n[~usable],
-        summary=summary,
         level=float(level),
         interval=interval,
         resamples=resamples,
@@ -134,7 +122,7 @@ def fit_rate(
     _, lower, upper = resamples.intervals(np.eye(len(at)), level)
     steps = -np.diff(np.eye(len(x)), axis=0) / np.diff(x)[:, None]
     slopes, least, most = resamples.intervals(steps, level)
-    mean, median = (resamples, other) if summary == "mean" else (other, resamples)
+    mean = np.exp(resamples.log_errors)
     covariance = as_matrix(forms @ resamples.covariance @ forms.T)
     rate = Rate(
         exponent=float(beta),
@@ -142,13 +130,10 @@ def fit_rate(
         standard_error=finite(resamples.standard_errors(forms)[1]),
         constant=float(np.exp(log_c)),
         constant_interval=(finite(np.exp(low[0])), finite(np.exp(high[0]))),
-        summary=summary,
         level=float(level),
         sizes=tuple(at.tolist()),
-        mean=tuple(np.exp(mean.log_errors).tolist()),
-        mean_standard_error=_standard_errors(mean),
-        median=tuple(np.exp(median.log_errors).tolist()),
-        median_standard_error=_standard_errors(median),
+        mean=tuple(mean.tolist()),
+        mean_standard_error=finite_numbers(mean * np.sqrt(np.diag(resamples.covariance))),
         lower=finite_numbers(np.exp(lower)),
         upper=finite_numbers(np.exp(upper)),
         weights=tuple((weights / weights.sum()).tolist()),
@@ -177,7 +162,6 @@ def _reasons(
     errors: Array,
     sizes: Array,
     left_out: Array,
-    summary: str,
     level: float,
     interval: Ends,
     resamples: Resamples,
@@ -225,17 +209,13 @@ def _reasons(
             f"up to n = {plain_count(RATIO * sizes[0])}"
         )
     count = counted(len(errors), "replicate")
-    if summary == "median":
-        if len(errors) < MEDIAN_REPLICATES:
-            reasons.append(f"{count}; a median takes at least {MEDIAN_REPLICATES}")
-    elif (tail := replicate_tail(errors)) is None:
+    if (tail := replicate_tail(errors)) is None:
         reasons.append(f"{count}: too few to see how heavy the tail of the errors is")
     elif len(errors) < (needed := values_needed(tail.without_prior)):
         how_many = f"about {math.ceil(needed):,}" if needed < 1e9 else "more than anyone can run"
         reasons.append(
             f"{count}: too few for the tail of the errors (k-hat {tail.without_prior:.2f} +- "
             f"{tail.standard_error:.2f}); the mean is worth something from {how_many} on"
-            + ("; see the median" if needed > 1000 else "")
         )
 
     # The shape of the curve.
@@ -336,9 +316,3 @@ def _as_errors(errors: ArrayLike, sizes: Array) -> Array:
             f"{values[r, i]}; leave that replicate out, or pass norms of the errors"
         )
     return values
-
-
-def _standard_errors(resamples: Resamples) -> Numbers:
-    """Standard error of the summary itself, from that of its logarithm."""
-    spread = np.sqrt(np.diag(resamples.covariance))
-    return finite_numbers(np.exp(resamples.log_errors) * spread)

@@ -1,4 +1,4 @@
-"""Means and ratios over independent replicates, with Student's interval."""
+"""Numbers with their intervals: means, shares, rank correlations, curves over replicates."""
 
 from __future__ import annotations
 
@@ -9,43 +9,14 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate, Interval, Record
+from esscher.core.codec import Estimate, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-from esscher.math.statistics.records import Numbers, finite_numbers
+from esscher.math.statistics.records import Numbers
 
 #: Level of every interval, unless a caller asks for another one.
 LEVEL = 0.95
-
-
-class Means(Record, frozen=True, kw_only=True):
-    """Means by size, with standard errors and intervals where there are replicates."""
-
-    mean: tuple[float, ...]
-    standard_error: Numbers
-    interval: tuple[Interval | None, ...]
-
-
-def mean_and_interval(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Means:
-    """Mean, standard error and Student's interval of every size.
-
-    Parameters
-    ----------
-    values
-        Axes [replicate, size]; replicates are independent.
-    lowest, highest
-        Range of the quantity: intervals end there.
-    """
-    mean, low, high = np.moveaxis(mean_bounds(values, lowest, highest), -1, 0).tolist()
-    if len(values) < 2:
-        nothing = (None,) * len(mean)
-        return Means(mean=tuple(mean), standard_error=nothing, interval=nothing)
-    return Means(
-        mean=tuple(mean),
-        standard_error=finite_numbers(values.std(axis=0, ddof=1) / np.sqrt(len(values))),
-        interval=tuple(zip(low, high, strict=True)),
-    )
 
 
 def mean_bounds(values: Array, lowest: float = -np.inf, highest: float = np.inf) -> Array:
@@ -65,22 +36,6 @@ def mean_bounds(values: Array, lowest: float = -np.inf, highest: float = np.inf)
         half = scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2) * error
     ends = [(mean + sign * half).clip(lowest, highest) for sign in (-1, 1)]
     return np.stack([mean, *ends], axis=-1)
-
-
-def exponentials(values: Array) -> Means:
-    """Exponential of the mean, with its interval: perplexities and ratios.
-
-    Parameters
-    ----------
-    values
-        Logarithms, axes [replicate, size].
-    """
-    logs = mean_and_interval(values)
-    return Means(
-        mean=tuple(np.exp(logs.mean).tolist()),
-        standard_error=(None,) * len(logs.mean),
-        interval=tuple(ends and tuple(np.exp(ends).tolist()) for ends in logs.interval),
-    )
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:
@@ -207,17 +162,14 @@ def _tested(p_values: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
 #
 # Sizes share tokens, so the errors of one replicate are correlated along n. Replicates are
 # independent, hence they are what is drawn again. Everything read off a curve here is a linear form
-# ``c . y`` of the logarithms ``y`` of the summary errors (a slope, a constant, a bend), so that one
+# ``c . y`` of the logarithms ``y`` of the mean errors (a slope, a constant, a bend), so that one
 # set of resamples serves all of them.
 #
-# How intervals are made was chosen by measured coverage (``benchmarks/calibration.py``):
-#
-# * mean errors: symmetric bootstrap-t. The linear form of a resample is divided by its own standard
-#   error, and the 95% quantile of the absolute values takes the place of Student's. With 8
-#   replicates the plain percentile interval covers 84 to 91%, this one 94 to 97%; with Pareto
-#   replicates of tail index 1.25 it still covers 94%, where percentiles cover 82%.
-# * median errors: plain percentiles, which cover 94 to 97% from 8 replicates on. The median of few
-#   numbers has no standard error to divide by, and needs none.
+# How intervals are made was chosen by measured coverage (``benchmarks/calibration.py``): by the
+# symmetric bootstrap-t. The linear form of a resample is divided by its own standard error, and
+# the 95% quantile of the absolute values takes the place of Student's. With 8 replicates the plain
+# percentile interval covers 84 to 91%, this one 94 to 97%; with Pareto replicates of tail index
+# 1.25 it still covers 94%, where percentiles cover 82%.
 
 #: Resamples behind an interval: the critical value of a 95% interval is then known to about 3%.
 RESAMPLES = 2000
@@ -229,18 +181,18 @@ BLOCK = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class Resamples:
-    """Logarithms of the summary errors, and the same for resampled replicates.
+    """Logarithms of the mean errors, and the same for resampled replicates.
 
     Attributes
     ----------
     log_sizes, log_errors
-        ``x = ln n`` and ``y = ln(summary error)``.
+        ``x = ln n`` and ``y = ln(mean error)``.
     covariance
         Covariance matrix of ``y``.
     draws
         ``y`` of every resample, axes [resample, size].
     covariances
-        Covariance matrix of ``y`` as every resample estimates it; None for medians.
+        Covariance matrix of ``y`` as every resample estimates it.
     n_replicates
         Number of replicates.
     """
@@ -249,7 +201,7 @@ class Resamples:
     log_errors: Array
     covariance: Array
     draws: Array
-    covariances: Array | None
+    covariances: Array
     n_replicates: int
 
     def standard_errors(self, forms: Array) -> Array:
@@ -260,19 +212,16 @@ class Resamples:
     def deviations(self, forms: Array, shift: Array | None = None) -> Array:
         """``c . y`` of every resample minus that of the data, in standard errors, [resample, form].
 
-        For means, in standard errors of the resample itself, so that the distribution hardly
-        depends on the unknown variance. ``shift`` is added to the difference: what a departure of
-        that size would look like under this noise.
+        They are standard errors of the resample itself, so that the distribution hardly depends on
+        the unknown variance. ``shift`` is added to the difference: what a departure of that size
+        would look like under this noise.
         """
         moved = (self.draws - self.log_errors) @ forms.T
         if shift is not None:
             moved = moved + shift
-        if self.covariances is None:
-            scale = self.standard_errors(forms)[None]
-        else:
-            products = (forms[:, :, None] * forms[:, None, :]).reshape(len(forms), -1)
-            variance = self.covariances.reshape(len(self.covariances), -1) @ products.T
-            scale = np.sqrt(np.maximum(variance, 0.0))
+        products = (forms[:, :, None] * forms[:, None, :]).reshape(len(forms), -1)
+        variance = self.covariances.reshape(len(self.covariances), -1) @ products.T
+        scale = np.sqrt(np.maximum(variance, 0.0))
         # A resample of one replicate repeated has no spread; it counts as very far, not as nan.
         smallest = 1e-6 * self.standard_errors(forms)[None] + np.finfo(float).tiny
         return np.asarray(moved / np.maximum(scale, smallest))
@@ -292,85 +241,34 @@ class Resamples:
         value = forms @ self.log_errors
         if self.n_replicates < 2:
             return value, np.full_like(value, -np.inf), np.full_like(value, np.inf)
-        if self.covariances is None and self.n_replicates >= FEWEST:
-            ends = [(1 - level) / 2, (1 + level) / 2]
-            low, high = np.quantile(self.draws @ forms.T, ends, axis=0)
-            return value, np.minimum(low, value), np.maximum(high, value)
         half = self.critical(forms, level) * self.standard_errors(forms)
         return value, value - half, value + half
 
 
-def resample(errors: Array, sizes: Array, summary: str, seed: int) -> Resamples:
+def resample(errors: Array, sizes: Array, seed: int) -> Resamples:
     """Resample the replicates of errors with axes [replicate, size].
 
     Parameters
     ----------
     errors
-        Not negative; the summary of every size must be positive. ``nan`` at the sizes above the
-        last of a replicate that ended early: replicates that end at the same size are resampled
-        among themselves.
+        Not negative; the mean of every size must be positive. ``nan`` at the sizes above the last
+        of a replicate that ended early: replicates that end at the same size are resampled among
+        themselves.
     sizes
         Numbers of tokens.
-    summary
-        ``"mean"`` or ``"median"``.
     seed
         Seed of the resampling.
     """
     x = np.log(sizes)
-    if summary == "mean":
-        return _resampled_means(errors, x, seed)
-    return _resampled_medians(errors, x, seed)
-
-
-@lru_cache(maxsize=8)
-def _drawn(seed: int, summary: str, members: int) -> Array:
-    """How often each replicate is drawn, [resample, member], where all of them are whole.
-
-    Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
-    """
-    rng = random_stream(seed, f"rates {summary}", members)
-    if summary == "mean":
-        counts = resampling_counts(members, RESAMPLES, rng)
-    else:
-        chosen = rng.integers(0, members, (RESAMPLES, members))
-        counts = _counted(chosen)
-    drawn = counts.astype(np.float64)
-    drawn.flags.writeable = False
-    return drawn
-
-
-def _counted(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each of the members was chosen, from which were, [resample, member]."""
-    block, members = chosen.shape
-    places = chosen + members * np.arange(block)[:, None]
-    return np.bincount(places.ravel(), minlength=block * members).reshape(block, members)
-
-
-def resampling_counts(members: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw ``members`` things with replacement, again and again, and count them.
-
-    Returns
-    -------
-    NDArray
-        How often each was drawn, axes [resample, member]; rows add up to ``members``.
-    """
-    return rng.multinomial(members, np.full(members, 1 / members), size=resamples)
-
-
-def groups_by_depth(errors: Array) -> list[Array]:
-    """Replicates that end at the same size, without the sizes beyond it; the whole ones last."""
-    depths = np.isfinite(errors).sum(axis=1)
-    return [errors[depths == depth, :depth] for depth in np.unique(depths)]
-
-
-def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
-    sizes = errors.shape[1]
+    width = errors.shape[1]
     counts = np.isfinite(errors).sum(axis=0).astype(np.float64)
     mean = np.nanmean(errors, axis=0)
-    groups = [group / mean[: group.shape[1]] for group in groups_by_depth(errors)]
+    # replicates that end at the same size, without the sizes beyond it; the whole ones last
+    depths = np.isfinite(errors).sum(axis=1)
+    groups = [errors[depths == d, :d] / mean[:d] for d in np.unique(depths)]
     whole = len(groups[-1])
     if whole < 2:
-        nothing = np.full((sizes, sizes), np.nan)
+        nothing = np.full((width, width), np.nan)
         return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], whole)
     draws, covariances = [], []
     rows = max(1, BLOCK // len(errors))
@@ -378,13 +276,13 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
     rng = random_stream(seed, "rates mean", len(errors))
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
-        means = np.zeros((block, sizes))
-        spread = np.zeros((block, sizes, sizes))
+        means = np.zeros((block, width))
+        spread = np.zeros((block, width, width))
         for group in groups:
             members, depth = group.shape
             products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
             times = (
-                _drawn(seed, "mean", members)
+                _drawn(seed, members)
                 if alike
                 else resampling_counts(members, block, rng).astype(np.float64)
             )
@@ -401,7 +299,7 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
         scale = means * counts
         draws.append(np.log(means) + np.log(mean))
         covariances.append(spread / (scale[:, :, None] * scale[:, None, :]))
-    covariance = np.zeros((sizes, sizes))
+    covariance = np.zeros((width, width))
     for group in groups:
         depth = group.shape[1]
         if len(group) > 1:
@@ -412,51 +310,27 @@ def _resampled_means(errors: Array, x: Array, seed: int) -> Resamples:
     )
 
 
-def _resampled_medians(errors: Array, x: Array, seed: int) -> Resamples:
-    median = np.log(np.nanmedian(errors, axis=0))
-    groups = groups_by_depth(errors)
-    whole = len(groups[-1])
-    if whole < 2:
-        nothing = np.full((len(x), len(x)), np.nan)
-        return Resamples(x, median, nothing, median[None], None, whole)
-    draws = []
-    rows = max(1, BLOCK // errors.size)
-    rng = random_stream(seed, "rates median", len(errors))
-    for start in range(0, RESAMPLES, rows):
-        block = min(rows, RESAMPLES - start)
-        if len(groups) == 1 and block == RESAMPLES:
-            medians = _medians(errors, _drawn(seed, "median", len(errors)))
-            draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
-            continue
-        chosen = [rng.integers(0, len(group), (block, len(group))) for group in groups]
-        if len(groups) == 1:
-            medians = _medians(groups[0], _counted(chosen[0]).astype(np.float64))
-        else:
-            parts = []
-            for group, drawn in zip(groups, chosen, strict=True):
-                padded = np.full((len(group), len(x)), np.nan)
-                padded[:, : group.shape[1]] = group
-                parts.append(padded[drawn])
-            medians = np.asarray(np.nanmedian(np.concatenate(parts, axis=1), axis=1))
-        draws.append(np.log(medians[np.all(medians > 0, axis=1)]))
-    resampled = np.concatenate(draws)
-    return Resamples(x, median, np.atleast_2d(np.cov(resampled.T)), resampled, None, whole)
+@lru_cache(maxsize=8)
+def _drawn(seed: int, members: int) -> Array:
+    """How often each replicate is drawn, [resample, member], where all of them are whole.
 
-
-def _medians(errors: Array, drawn: Array) -> Array:
-    """Medians of resampled replicates, [resample, size]; ``drawn`` says how often each was drawn.
-
-    Errors are put into their order once: which of them is in the middle, the counts say.
+    Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
     """
-    members = len(errors)
-    medians = np.empty((len(drawn), errors.shape[1]))
-    for j, column in enumerate(errors.T):
-        order = np.argsort(column)
-        below = np.cumsum(drawn[:, order], axis=1)
-        ends = ((members - 1) // 2, members // 2)
-        low, high = (column[order[np.argmax(below > middle, axis=1)]] for middle in ends)
-        medians[:, j] = (low + high) / 2
-    return medians
+    rng = random_stream(seed, "rates mean", members)
+    drawn = resampling_counts(members, RESAMPLES, rng).astype(np.float64)
+    drawn.flags.writeable = False
+    return drawn
+
+
+def resampling_counts(members: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw ``members`` things with replacement, again and again, and count them.
+
+    Returns
+    -------
+    NDArray
+        How often each was drawn, axes [resample, member]; rows add up to ``members``.
+    """
+    return rng.multinomial(members, np.full(members, 1 / members), size=resamples)
 
 
 class LocalSlopes(Record, frozen=True, kw_only=True):

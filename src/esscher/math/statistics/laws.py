@@ -15,13 +15,11 @@ was not worth a fit that leans on the two outermost sizes; the test of curvature
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
@@ -146,6 +144,17 @@ class LawFit(Record, frozen=True, kw_only=True):
             return np.asarray(c * log_n**-b)
         return np.asarray(c * np.exp(-b * log_n) + self.parameters.get("floor", 0.0))
 
+    def gradient(self, sizes: Array) -> Array:
+        """Derivatives of the log error by what ``covariance`` is of, [size, parameter]."""
+        log_n, error = np.log(sizes), self.error(sizes)
+        if self.law == "two powers":
+            return np.asarray(np.exp(-np.outer(log_n, [0.5, 1.0])) / error[:, None])
+        if self.law == "logarithmic":
+            return linear_design("logarithmic", log_n)
+        share = 1 - self.parameters.get("floor", 0.0) / error
+        columns = [share, -log_n * share, 1 / error]
+        return np.stack(columns[: len(self.parameters)], axis=1)
+
 
 def linear_design(law: str, log_sizes: Array) -> Array:
     """Columns of the two laws that are straight lines: 1 and ``-ln n``, or 1 and ``-ln ln n``."""
@@ -246,10 +255,6 @@ def fit_two_powers(x: Array, y: Array, covariance: Array) -> tuple[Array, Array,
 # Both take a null curve: a power law of unknown constant and exponent, or a predicted curve of
 # unknown constant. The second knows how the error should bend, and above all how steep it should
 # be, which is what hides a floor.
-#
-# Several errors of the same replicates (mean, covariance, map) are tested together by stacking
-# their logarithms in one vector: replicates are resampled as wholes, hence the correlation between
-# the errors is in the noise of every linear form.
 
 #: Significance of the test of straightness, and of the one-sided test behind the limit of a floor.
 SIGNIFICANCE = 0.05
@@ -260,40 +265,6 @@ ENOUGH = 0.8
 #: Shares that are tried for the limit, and exponents for the rest of the curve.
 SHARES = np.append(np.arange(0.0, 0.96, 0.04), [0.96, 0.98])
 EXPONENTS = np.append(np.linspace(0.0, 1.5, 76), np.linspace(1.55, STEEPEST, 40))
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """One or several error curves of the same replicates, stacked, each with its null curve.
-
-    Attributes
-    ----------
-    resamples
-        Logarithms of all errors in one vector.
-    places
-        Places of each curve in that vector.
-    covariances
-        Smooth model of each curve's own noise, for weights.
-    predicted
-        Logarithm of each curve's prediction; None for a power law of unknown exponent.
-    """
-
-    resamples: Resamples
-    places: tuple[NDArray[np.int64], ...]
-    covariances: tuple[Array, ...]
-    predicted: tuple[Array, ...] | None = None
-
-    def curve(self, i: int) -> tuple[Array, Array]:
-        """Logarithms of size and error of one curve."""
-        at = self.places[i]
-        return self.resamples.log_sizes[at], self.resamples.log_errors[at]
-
-    def spread(self, rows: Sequence[Array]) -> Array:
-        """One form of each curve as rows over the whole vector."""
-        out = np.zeros((len(rows), len(self.resamples.log_sizes)))
-        for row, at, form in zip(out, self.places, rows, strict=True):
-            row[at] = form
-        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,62 +312,46 @@ class BendTest:
         return float(np.mean(largest[:, 0] > critical))
 
 
-def bend_test(curves: Curves, alternatives: Sequence[Array] | None = None) -> BendTest:
-    """Test whether curves leave their null curves as a floor or a logarithm would.
+def bend_test(resamples: Resamples, covariance: Array, predicted: Array | None = None) -> BendTest:
+    """Test whether a curve leaves its null curve as a floor or a logarithm would.
 
     Parameters
     ----------
-    curves
-        One curve or several.
-    alternatives
-        Of several curves: expected log errors under each alternative, stacked. The weights of the
-        curves in the joint test are those that find them best, none of them negative.
+    resamples
+        The curve and its noise.
+    covariance
+        Smooth model of the noise, for weights.
+    predicted
+        Logarithm of a predicted curve; None for a power law of unknown exponent.
     """
-    rows: list[list[Array]] = [[], []]
-    for i, covariance in enumerate(curves.covariances):
-        x, y = curves.curve(i)
-        # columns of what is not known about the null curve
-        level = np.ones_like(x)
-        lines = np.stack([level] if curves.predicted else [level, -x], axis=1)
-        slope = -least_squares_forms(np.stack([np.ones_like(x), x], axis=1), covariance)[1] @ y
-        # Beyond a straight line a law of ln n is -ln ln n, which flattens; beyond a prediction of
-        # known slope it is a slope that is too small.
-        slow = np.log(x) if curves.predicted else -np.log(x)
-        towards = (slow, np.exp(max(float(slope), 0.05) * (x - x[-1])))
-        for k, direction in enumerate(towards):
-            design = np.column_stack([lines, direction])
-            rows[k].append(least_squares_forms(design, covariance)[-1])
-    null = np.zeros_like(curves.resamples.log_errors)
-    if curves.predicted is not None:
-        for at, predicted in zip(curves.places, curves.predicted, strict=True):
-            null[at] = predicted
-    by_direction = [curves.spread(row) for row in rows]
-    if len(curves.places) == 1 or alternatives is None:
-        return BendTest(curves.resamples, np.concatenate(by_direction), null)
-    combined = [
-        best_weights(forms @ curves.resamples.covariance @ forms.T, forms @ (mean - null)) @ forms
-        for forms, mean in zip(by_direction, alternatives, strict=True)
+    x, y = resamples.log_sizes, resamples.log_errors
+    # columns of what is not known about the null curve
+    level = np.ones_like(x)
+    lines = np.stack([level, -x] if predicted is None else [level], axis=1)
+    slope = -least_squares_forms(np.stack([level, x], axis=1), covariance)[1] @ y
+    # Beyond a straight line a law of ln n is -ln ln n, which flattens; beyond a prediction of known
+    # slope it is a slope that is too small.
+    slow = -np.log(x) if predicted is None else np.log(x)
+    towards = (slow, np.exp(max(float(slope), 0.05) * (x - x[-1])))
+    forms = [
+        least_squares_forms(np.column_stack([lines, direction]), covariance)[-1]
+        for direction in towards
     ]
-    return BendTest(curves.resamples, np.array(combined), null)
+    null = np.zeros_like(y) if predicted is None else predicted
+    return BendTest(resamples, np.array(forms), null)
 
 
-def from_logarithms(curves: Curves) -> BendTest:
-    """Departure from powers of ln n in the direction of powers of n: of several curves, jointly."""
-    rows, shift = [], []
-    for i, covariance in enumerate(curves.covariances):
-        x, y = curves.curve(i)
-        design = np.column_stack([linear_design("logarithmic", x), -x])
-        rows.append(least_squares_forms(design, covariance)[2])
-        power = y - fit_line("power", x, y, covariance)[1]
-        shift.append(float(rows[-1] @ power))
-    forms = curves.spread(rows)
-    if len(forms) > 1:
-        noise = forms @ curves.resamples.covariance @ forms.T
-        forms = (best_weights(noise, np.array(shift)) @ forms)[None]
-    return BendTest(curves.resamples, forms, np.zeros(forms.shape[1]))
+def from_logarithm(resamples: Resamples, covariance: Array) -> BendTest:
+    """Departure from a power of ln n in the direction of a power of n."""
+    x = resamples.log_sizes
+    design = np.column_stack([linear_design("logarithmic", x), -x])
+    forms = least_squares_forms(design, covariance)[2:]
+    return BendTest(resamples, forms, np.zeros(len(x)))
 
 
-def floor_curve(curves: Curves, i: int, share: float) -> tuple[Array, Array, Array]:
+def floor_curve(
+    resamples: Resamples, covariance: Array, share: float, predicted: Array | None = None
+) -> tuple[Array, Array, Array]:
     """Best curve with a floor of a given share of the error at the largest size.
 
     Returns
@@ -405,10 +360,9 @@ def floor_curve(curves: Curves, i: int, share: float) -> tuple[Array, Array, Arr
         Log errors, the columns in which its other parameters move them, and the direction in which
         a larger share does.
     """
-    x, y = curves.curve(i)
-    covariance = curves.covariances[i]
-    if curves.predicted is not None:
-        falling = (curves.predicted[i] - curves.predicted[i][-1])[None]
+    x, y = resamples.log_sizes, resamples.log_errors
+    if predicted is not None:
+        falling = (predicted - predicted[-1])[None]
     else:
         falling = -EXPONENTS[:, None] * (x - x[-1])
     with np.errstate(divide="ignore"):
@@ -420,72 +374,29 @@ def floor_curve(curves: Curves, i: int, share: float) -> tuple[Array, Array, Arr
     fitted = y - residuals[best]
     relative = np.exp(falling[best] - shapes[best])
     columns = [np.ones_like(x)]
-    if curves.predicted is None:
+    if predicted is None:
         columns.append(-(x - x[-1]) * (1 - share) * relative)
     return fitted, np.stack(columns, axis=1), np.exp(-shapes[best]) - relative
 
 
-def floor_limit(curves: Curves, shares: Array = SHARES) -> float:
-    """Largest share of the error at the largest size that a floor may have, with 95% confidence.
-
-    Of several curves, a floor that has the same share in all of them.
-    """
+def floor_limit(resamples: Resamples, covariance: Array, predicted: Array | None = None) -> float:
+    """Largest share of the error at the largest size that a floor may have, with 95% confidence."""
     forms, left = [], []
-    for share in shares:
-        rows, means = [], np.zeros_like(curves.resamples.log_errors)
-        for i, at in enumerate(curves.places):
-            means[at], columns, direction = floor_curve(curves, i, float(share))
-            design = np.column_stack([columns, direction])
-            rows.append(least_squares_forms(design, curves.covariances[i])[-1])
-        form = curves.spread(rows)
-        if len(form) > 1:
-            noise = form @ curves.resamples.covariance @ form.T
-            form = (best_weights(noise, np.ones(len(form))) @ form)[None]
-        forms.append(form[0])
-        left.append(float(form[0] @ (curves.resamples.log_errors - means)))
+    for share in SHARES:
+        mean, columns, direction = floor_curve(resamples, covariance, float(share), predicted)
+        design = np.column_stack([columns, direction])
+        forms.append(least_squares_forms(design, covariance)[-1])
+        left.append(float(forms[-1] @ (resamples.log_errors - mean)))
     scores = np.array(forms)
-    errors = np.maximum(curves.resamples.standard_errors(scores), np.finfo(float).tiny)
+    errors = np.maximum(resamples.standard_errors(scores), np.finfo(float).tiny)
     # symmetric, as for all intervals of means: twice the one-sided significance
-    excess = np.array(left) / errors + curves.resamples.critical(scores, 1 - 2 * SIGNIFICANCE)
+    excess = np.array(left) / errors + resamples.critical(scores, 1 - 2 * SIGNIFICANCE)
     accepted = np.flatnonzero(excess >= 0)
     if not accepted.size:
         return 0.0
     top = int(accepted[-1])
-    if top == len(shares) - 1:
+    if top == len(SHARES) - 1:
         return 1.0
     # between the last share that is accepted and the first that is not
     inside, outside = float(excess[top]), float(excess[top + 1])
-    return float(shares[top] + (shares[top + 1] - shares[top]) * inside / (inside - outside))
-
-
-def stacked_floor(curves: Curves, share: float) -> Array:
-    """Log errors of all curves with a floor of a given share."""
-    out = np.empty_like(curves.resamples.log_errors)
-    for i, at in enumerate(curves.places):
-        out[at] = floor_curve(curves, i, share)[0]
-    return out
-
-
-def best_weights(covariance: Array, shift: Array) -> Array:
-    """Weights, none negative, of correlated numbers that move by ``shift``: best seen together.
-
-    A number without variance says nothing, and has no weight beside one that varies.
-    """
-    from scipy.optimize import nnls
-
-    varies = np.diag(covariance) > 0
-    if not varies.all():
-        weights = np.ones(len(shift))
-        if varies.any():
-            weights = np.zeros(len(shift))
-            weights[varies] = best_weights(covariance[np.ix_(varies, varies)], shift[varies])
-        return weights
-    wanted = np.maximum(shift, 0.0)
-    if not wanted.any():
-        wanted = np.ones_like(shift)
-    scale = np.sqrt(np.diag(covariance))
-    correlation = covariance / np.outer(scale, scale) + 1e-6 * np.eye(len(scale))
-    root = np.linalg.cholesky(correlation)
-    # maximises w.shift / sqrt(w C w): the minimum of |L^T w - L^-1 shift|^2
-    weights, _ = nnls(root.T, np.linalg.solve(root, wanted / scale))
-    return np.asarray(weights / scale)
+    return float(SHARES[top] + (SHARES[top + 1] - SHARES[top]) * inside / (inside - outside))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -16,20 +16,17 @@ from esscher.core.errors import InputError
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array, as_array, as_positive
 from esscher.math.statistics.intervals import LocalSlopes
-from esscher.math.statistics.laws import law_words
+from esscher.math.statistics.laws import law_words, linear_design
 from esscher.math.statistics.records import Ends, Matrix, Numbers
 from esscher.math.statistics.selection import Selection
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray
 
     from esscher.show.content import Plot
 
-#: ln n of an estimate, and the ends of its interval.
-LogTokens: TypeAlias = tuple[float, float, float]
-
-#: Places at which a predicted curve is compared with an error.
+#: Places, in ln n, at which a curve is compared with an error: laws, and predicted curves.
+FAR = np.linspace(0.01, 700.0, 70_000)
 GRID = 2001
 
 
@@ -43,16 +40,12 @@ class Rate(Record, frozen=True, kw_only=True):
         replicate has neither.
     constant, constant_interval
         The factor in front.
-    summary
-        ``"mean"`` or ``"median"``: which summary of the replicates was fitted.
     level
         Level of all intervals.
     sizes
         Numbers of tokens of the fit.
-    mean, mean_standard_error, median, median_standard_error
-        Both summaries of the replicates at these sizes.
-    lower, upper
-        Interval of the summary that was fitted.
+    mean, mean_standard_error, lower, upper
+        Mean of the replicates at these sizes, its standard error, and its interval.
     weights
         Weights of the sizes in the fit; they sum to 1.
     local
@@ -80,13 +73,10 @@ class Rate(Record, frozen=True, kw_only=True):
     standard_error: float | None
     constant: float
     constant_interval: Ends
-    summary: Name
     level: float
     sizes: tuple[float, ...]
     mean: tuple[float, ...]
     mean_standard_error: Numbers
-    median: tuple[float, ...]
-    median_standard_error: Numbers
     lower: Numbers
     upper: Numbers
     weights: tuple[float, ...]
@@ -120,11 +110,6 @@ class Rate(Record, frozen=True, kw_only=True):
     def extrapolates(self) -> bool:
         """Whether the exponent may be taken beyond the sizes: trusted, and the law is decided."""
         return self.trusted and self.verdict == "power"
-
-    @property
-    def errors(self) -> Array:
-        """The summary that was fitted."""
-        return np.array(self.mean if self.summary == "mean" else self.median)
 
     @property
     def fitted(self) -> Array:
@@ -212,24 +197,35 @@ class Rate(Record, frozen=True, kw_only=True):
 
     def _by_law(self, target: float, name: str) -> tuple[float, float, float]:
         """Tokens for an error by one law, with their interval."""
-        covariance, critical = self._line_noise()
-        log_error = math.log(target)
+        n = np.exp(FAR)
         if name == "power":
-            line = np.array([math.log(self.constant), self.exponent])
-            return _as_tokens(solve_line(log_error, line, covariance, critical))
+            errors, gradient = self.constant * n**-self.exponent, linear_design("power", FAR)
+            return self._crossing(FAR, np.log(errors / target), gradient, self.covariance)
         fit = self.selection.laws[name]
-        parameters, covariance = np.array([*fit.parameters.values()]), np.array(fit.covariance)
-        if name == "two powers":
-            return _as_tokens(solve_two_powers(target, parameters, covariance, critical))
-        parameters[0] = math.log(parameters[0])
-        if name == "floor":
-            return _as_tokens(solve_floor(target, parameters, covariance, critical))
-        # a line in ln ln n
-        z, low, high = (
-            math.exp(end) if end < 700 else math.inf
-            for end in solve_line(log_error, parameters, covariance, critical)
+        gap = np.log(fit.error(n) / target)
+        return self._crossing(FAR, gap, fit.gradient(n), fit.covariance)
+
+    def _crossing(
+        self, z: Array, gap: Array, gradient: Array, covariance: Matrix | None
+    ) -> tuple[float, float, float]:
+        """Tokens ``e^z`` from which ``gap`` is negative for good, and the ends of their interval.
+
+        The interval holds the neighbouring places at which the curve, whose log error has the
+        ``gradient`` by parameters of this covariance, is compatible with a gap of 0 (Fieller).
+        """
+        half = np.full_like(z, np.inf)
+        if covariance is not None and self.critical is not None:
+            variance = np.einsum("zi,ij,zj->z", gradient, covariance, gradient)
+            half = self.critical * np.sqrt(np.maximum(variance, 0.0))
+        last = int(np.max(np.flatnonzero(gap > 0), initial=-1))
+        above = int(np.max(np.flatnonzero(gap[: last + 1] > half[: last + 1]), initial=-1))
+        below = np.flatnonzero(gap[last + 1 :] < -half[last + 1 :])
+        end = last + int(below[0]) if below.size else len(z)
+        middle, low, high = (
+            _zero(z, values, i)
+            for values, i in ((gap, last), (gap - half, above), (gap + half, end))
         )
-        return _as_tokens((z, low, high))
+        return middle, low, high
 
     def _by_prediction(self, target: float) -> TokensNeeded | None:
         """Tokens for an error by the predicted curve; None where it does not answer.
@@ -249,29 +245,19 @@ class Rate(Record, frozen=True, kw_only=True):
         slope = self.slope_of(np.exp(at_sizes))
         level = float(weights @ at_sizes) + slope * float(weights @ x)
         a, b = math.log(self.constant) - level, self.exponent - slope
-        covariance, critical = self._line_noise()
         z = np.linspace(np.log(n[0]), np.log(n[-1]), GRID)
-        above = scipy.interpolate.CubicSpline(np.log(n), np.log(errors))(z) - math.log(target)
-        design = np.stack([np.ones_like(z), -z], axis=1)
-        half = critical * np.sqrt(np.einsum("zi,ij,zj->z", design, covariance, design))
-        drift = a - b * z
-        middle, low, high = (
-            _crossing(z, above + ratio)
-            for ratio in (float(a - b * (weights @ x)), drift - half, drift + half)
-        )
-        if not math.isfinite(middle):
+        gap = scipy.interpolate.CubicSpline(np.log(n), np.log(errors))(z) - math.log(target)
+        gradient = linear_design("power", z)
+        # at the ratio of the middle of the sizes; the interval lets the ratio drift
+        tokens, _, _ = self._crossing(z, gap + float(a - b * (weights @ x)), gradient, None)
+        if tokens == 1 or not math.isfinite(tokens):
             return None
-        tokens, lower, upper = _as_tokens((middle, min(middle, low), max(middle, high)))
+        _, lower, upper = self._crossing(z, gap + a - b * z, gradient, self.covariance)
+        lower, upper = min(tokens, lower), max(tokens, upper)
         outside = not self.sizes[0] <= tokens <= self.sizes[-1]
         rivals = () if against.follows or not outside else ("floor",)
         ends = lower, math.inf if rivals else upper
         return TokensNeeded(target, tokens, ends, "predicted", outside, rivals)
-
-    def _line_noise(self) -> tuple[Array, float]:
-        """Covariance of (ln constant, exponent) and critical value; unknown for one replicate."""
-        if self.covariance is None or self.critical is None:
-            return np.full((2, 2), np.nan), math.inf
-        return np.array(self.covariance), self.critical
 
     def table(self) -> pd.DataFrame:
         """Return a data frame, one row per size; local exponents are those up to the size."""
@@ -281,8 +267,6 @@ class Rate(Record, frozen=True, kw_only=True):
             "n": self.sizes,
             "mean": self.mean,
             "mean_standard_error": self.mean_standard_error,
-            "median": self.median,
-            "median_standard_error": self.median_standard_error,
             "lower": self.lower,
             "upper": self.upper,
             "fitted": self.fitted,
@@ -291,25 +275,6 @@ class Rate(Record, frozen=True, kw_only=True):
             "local_upper": (None, *self.local.upper),
         }
         return pd.DataFrame(columns, dtype=np.float64)
-
-    def to_xarray(self) -> xarray.Dataset:
-        """Return a labelled dataset: errors along ``n``, local exponents along ``n_local``."""
-        import xarray
-
-        table = self.table()
-        columns: dict[str, Any] = {
-            str(name): ("n", values) for name, values in table.items() if "local" not in str(name)
-        } | {str(name): ("n_local", table[name][1:]) for name in table if "local" in str(name)}
-        del columns["n"]
-        scalars: dict[str, Any] = {
-            name: int(value) if isinstance(value, bool) else value
-            for name, value in self.to_dict().items()
-            if isinstance(value, bool | int | float | str)
-        }
-        ends = [math.nan if end is None else end for end in self.interval]
-        scalars |= {"interval": ends, "reasons": "; ".join(self.reasons)}
-        coords = {"n": list(self.sizes), "n_local": list(self.local.n)}
-        return xarray.Dataset(columns, coords=coords, attrs=scalars)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
@@ -335,7 +300,7 @@ class Rate(Record, frozen=True, kw_only=True):
         between = "unknown" if low is None or high is None else f"{low:.3f} to {high:.3f}"
         state = "trusted on this range" if self.trusted else "not to be trusted"
         lines = [
-            f"{self.summary} error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
+            f"mean error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
             f"{between} ({state}; {self.law_words})",
             f"{self.n_replicates} replicates, {len(self.sizes)} sizes from "
             f"n = {self.sizes[0]:,.0f} to {self.sizes[-1]:,.0f}; constant {self.constant:.4g}",
@@ -405,102 +370,10 @@ class TokensNeeded:
         )
 
 
-def solve_line(
-    log_error: float, coefficients: Array, covariance: Array, critical: float
-) -> LogTokens:
-    """Solve ``a - b z = log_error`` for z, with Fieller's interval.
-
-    The interval holds every z at which the line is compatible with the error, so that it is right
-    also for a slope that is hardly known; it is then unbounded.
-
-    Parameters
-    ----------
-    log_error
-        Logarithm of the error.
-    coefficients
-        a and b.
-    covariance
-        Their covariance.
-    critical
-        Number of standard errors of the interval.
-    """
-    a, b = coefficients[0] - log_error, coefficients[1]
-    if b <= 0:
-        return math.inf, -math.inf, math.inf
-    z, c2 = a / b, critical**2
-    # (a - b z)^2 = c^2 Var(a - b z), a quadratic equation in z
-    square = b * b - c2 * covariance[1, 1]
-    half = a * b - c2 * covariance[0, 1]
-    rest = a * a - c2 * covariance[0, 0]
-    root = half * half - square * rest
-    if not np.isfinite(square) or root < 0:
-        return z, -math.inf, math.inf
-    if square <= 0:
-        # The slope may be 0. One end is left, if any; it bounds z from below.
-        ends = sorted((half + s * math.sqrt(root)) / square for s in (1, -1)) if square else []
-        below = [end for end in ends if end < z]
-        return z, below[-1] if below else -math.inf, math.inf
-    return z, (half - math.sqrt(root)) / square, (half + math.sqrt(root)) / square
-
-
-def solve_floor(error: float, parameters: Array, covariance: Array, critical: float) -> LogTokens:
-    """Solve ``C n^-b + e0 = error`` for ln n, with an interval by the delta method.
-
-    ``parameters`` are (ln C, b, e0).
-    """
-    log_c, b, floor = parameters
-    if b <= 0:
-        return math.inf, -math.inf, math.inf
-    if error <= floor:
-        # without any floor it would still take this many
-        return math.inf, (log_c - math.log(error)) / b, math.inf
-    z = (log_c - math.log(error - floor)) / b
-    gradient = np.array([1.0, -z, 1 / (error - floor)]) / b
-    half = critical * math.sqrt(max(float(gradient @ covariance @ gradient), 0.0))
-    reach = floor + critical * math.sqrt(max(float(covariance[2, 2]), 0.0))
-    return z, z - half, math.inf if reach >= error else z + half
-
-
-def solve_two_powers(
-    error: float, parameters: Array, covariance: Array, critical: float
-) -> LogTokens:
-    """Solve ``a n^-1/2 + b n^-1 = error`` for ln n, with Fieller's interval.
-
-    The sum is linear in ``parameters = (a, b)``, so that the interval holds every n at which it is
-    compatible with the error; its ends are roots of a polynomial in ``n^-1/2``.
-    """
-    a, b = (float(value) for value in parameters)
-    u = (
-        2 * error / (a + math.sqrt(a * a + 4 * b * error))
-    )  # n^-1/2, without cancellation for small b
-    a, b = a * u / error, b * u * u / error  # in units of u and of the error: a + b = 1
-    scale = np.array([u, u * u]) / error
-    (aa, ab), (_, bb) = critical**2 * covariance * np.outer(scale, scale)
-    # (a w + b w^2 - 1)^2 = c^2 Var(a w + b w^2)
-    polynomial = [b * b - bb, 2 * (a * b - ab), a * a - 2 * b - aa, -2 * a, 1.0]
-    roots = np.roots(polynomial)
-    ends = np.sort(roots[(np.abs(roots.imag) < 1e-9) & (roots.real > 0)].real)
-    z = -2 * math.log(u)
-    below, above = ends[ends <= 1], ends[ends >= 1]
-    return (
-        z,
-        z - 2 * math.log(above[-1]) if above.size else -math.inf,
-        z - 2 * math.log(below[0]) if below.size else math.inf,
-    )
-
-
-def _crossing(z: Array, values: Array) -> float:
-    """Where values fall below 0 for good: ``-inf`` if before the first z, ``inf`` if never."""
-    above = np.flatnonzero(values > 0)
-    if not above.size:
-        return -math.inf
-    i = int(above[-1])
-    if i == len(z) - 1:
+def _zero(z: Array, values: Array, i: int) -> float:
+    """``e^z`` where values fall below 0 after place i: 1 if before all, infinite if after all."""
+    if i == -1:
+        return 1.0
+    if i >= len(z) - 1:
         return math.inf
-    return float(z[i] + (z[i + 1] - z[i]) * values[i] / (values[i] - values[i + 1]))
-
-
-def _as_tokens(log_tokens: LogTokens) -> tuple[float, float, float]:
-    """Numbers of tokens: at least one, infinite beyond the range of floats."""
-    n, lower, upper = (max(1.0, math.exp(z)) if z < 709 else math.inf for z in log_tokens)
-    return n, lower, upper
+    return float(np.exp(z[i] + (z[i + 1] - z[i]) * values[i] / (values[i] - values[i + 1])))

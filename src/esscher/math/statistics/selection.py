@@ -34,7 +34,6 @@ the power part is found in one curve of nine, and by its ratio to the predicted 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -49,7 +48,6 @@ from esscher.math.statistics.laws import (
     ROUNDING,
     SIGNIFICANCE,
     BendTest,
-    Curves,
     LawFit,
     bend_test,
     fit_floor,
@@ -57,11 +55,10 @@ from esscher.math.statistics.laws import (
     fit_two_powers,
     floor_curve,
     floor_limit,
-    from_logarithms,
+    from_logarithm,
     law_words,
     least_squares_forms,
     smooth_covariance,
-    stacked_floor,
 )
 from esscher.math.statistics.records import as_matrix
 
@@ -214,16 +211,15 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
         return _undecided("not compared with other laws: all replicates are equal")
     covariance = smooth_covariance(resamples)
     fits = _fit_all(resamples, covariance)
-    curves = Curves(resamples, (np.arange(len(x)),), (covariance,))
-    test = bend_test(curves)
-    share = floor_limit(curves)
+    test = bend_test(resamples, covariance)
+    share = floor_limit(resamples, covariance)
     power = {
-        "floor": test.power(stacked_floor(curves, EQUAL)),
+        "floor": test.power(floor_curve(resamples, covariance, EQUAL)[0]),
         "logarithmic": test.power(np.log(fits["logarithmic"].error(np.exp(x)))),
     }
-    against = None if predicted is None else against_prediction(curves, (np.log(predicted),))
+    against = None if predicted is None else against_prediction(resamples, np.log(predicted))
     # Only a curve that falls faster than a logarithmic law speaks for a power.
-    faster = from_logarithms(curves)
+    faster = from_logarithm(resamples, covariance)
     logarithmic = faster.p_value if faster.bend > 0 else 1.0
     excluded, two_powers = against_two_powers(resamples, covariance)
     out = {
@@ -240,7 +236,9 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     if test.p_value >= SIGNIFICANCE:
         evidence += (
             f"; a logarithmic law has p = {logarithmic:.2g}, two powers {two_powers}; "
-            + power_words(share, power, float(np.exp(x[-1])))
+            f"a floor is at most {share:.0%} of the error at n = {plain_count(np.exp(x[-1]))}; "
+            f"with this noise a floor of half of it is found in {power['floor']:.0%} of cases, a "
+            f"logarithmic law in {power['logarithmic']:.0%}"
         )
     straight = test.p_value >= SIGNIFICANCE
     follows = against is not None and against.follows
@@ -256,7 +254,8 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
         bend=test.bend,
         p_value=test.p_value,
         # errors are an upper bound of their own floor
-        largest_floor=share * float(np.exp(floor_curve(curves, 0, min(share, 0.98))[0][-1])),
+        largest_floor=share
+        * float(np.exp(floor_curve(resamples, covariance, min(share, 0.98))[0][-1])),
         evidence=evidence,
         rivals=rivals,
         floor_share=share,
@@ -265,36 +264,22 @@ def select_law(resamples: Resamples, predicted: Array | None = None) -> Selectio
     )
 
 
-def against_prediction(curves: Curves, predicted: tuple[Array, ...]) -> AgainstPrediction:
-    """Test whether measured errors keep a constant ratio to predicted ones (given as logarithms).
-
-    Of several curves, whether all of them do; the drift is that of the first.
-    """
-    known = replace(curves, predicted=predicted)
-    floor = stacked_floor(known, EQUAL)
-    test = bend_test(known, (floor, floor))
-    x, _ = curves.curve(0)
-    line = least_squares_forms(np.stack([np.ones_like(x), x], axis=1), curves.covariances[0])[1]
-    form = np.zeros((1, len(curves.resamples.log_errors)))
-    form[0, curves.places[0]] = line * (x[-1] - x[0])
-    value, low, high = curves.resamples.intervals(form, 1 - SIGNIFICANCE)
-    moved = float(line @ predicted[0] * (x[-1] - x[0]))
+def against_prediction(resamples: Resamples, predicted: Array) -> AgainstPrediction:
+    """Test whether measured errors keep a constant ratio to predicted ones (as logarithms)."""
+    covariance = smooth_covariance(resamples)
+    test = bend_test(resamples, covariance, predicted)
+    x = resamples.log_sizes
+    line = least_squares_forms(np.stack([np.ones_like(x), x], axis=1), covariance)[1:]
+    form = line * (x[-1] - x[0])
+    value, low, high = resamples.intervals(form, 1 - SIGNIFICANCE)
+    moved = float(line[0] @ predicted * (x[-1] - x[0]))
     drift, least, most = (float(np.exp(end[0] - moved)) for end in (value, low, high))
     return AgainstPrediction(
         drift=drift,
         drift_interval=(least, most),
         p_value=test.p_value,
-        floor_share=floor_limit(known),
-        floor_power=test.power(floor),
-    )
-
-
-def power_words(share: float, power: Mapping[str, float], largest: float) -> str:
-    """How large a floor may be, and what the test of straightness would have found."""
-    return (
-        f"a floor is at most {share:.0%} of the error at n = {plain_count(largest)}; with this "
-        f"noise a floor of half of it is found in {power['floor']:.0%} of cases, a logarithmic law "
-        f"in {power['logarithmic']:.0%}"
+        floor_share=floor_limit(resamples, covariance, predicted),
+        floor_power=test.power(floor_curve(resamples, covariance, EQUAL, predicted)[0]),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -29,36 +28,11 @@ from esscher.math.tails.directions import (
     whitening,
     worst_directions,
 )
-from esscher.math.tails.verdict import judge
 
 #: Fewest tokens: below, neither search nor fit says anything.
 FEWEST = 500
 #: Groups of passages of which one at a time is left out, for intervals of k-hat.
 JACKKNIFE = 8
-
-
-@dataclass(frozen=True, eq=False)
-class CloudTails:
-    """The tails of a cloud of tokens.
-
-    Attributes
-    ----------
-    direction
-        Worst direction in the space of the tokens, of norm 1: mean of those of the two halves.
-    projection
-        What everything was judged by: the standardised projection of each token.
-    numbers
-        Kurtosis, proxy and comparisons: what is stored and printed.
-    """
-
-    direction: Array
-    projection: Array
-    numbers: Cloud
-
-    @property
-    def verdict(self) -> str:
-        """One of :data:`esscher.math.tails.verdict.VERDICTS`."""
-        return judge(self.numbers)[0]
 
 
 def cloud_tails(
@@ -67,7 +41,7 @@ def cloud_tails(
     *,
     seed: int = 0,
     effort: Effort = THOROUGH,
-) -> CloudTails:
+) -> tuple[Cloud, Array]:
     """Look for the worst direction of a cloud in one half and judge it on the other, both ways.
 
     Halves are made of whole passages. The projections on which everything is judged are those of
@@ -84,6 +58,11 @@ def cloud_tails(
         Of halves, starts and resampling.
     effort
         How hard to search.
+
+    Returns
+    -------
+    tuple
+        The numbers, and what they were computed from: the standardised projection of each token.
 
     Raises
     ------
@@ -113,9 +92,7 @@ def cloud_tails(
             projection[half] = projected / projected.std()
     # of the projections on both, which is the cosine in whitened coordinates
     cosine = float(np.corrcoef(rows @ peaked[0], rows @ peaked[1])[0, 1])
-    one, two = (direction / np.std(rows @ direction) for direction in peaked)
-    mean = one + np.copysign(1.0, cosine) * two
-    proxies = tuple(variance_proxy(generating[part], index[part], seed, LEVEL) for part in parts)
+    proxies = tuple(variance_proxy(generating[part], index[part], seed) for part in parts)
     # The larger of the two would be larger the less they agree, hence their geometric mean; its
     # interval spans both, which know nothing of the choice of the direction: that matters more
     # than the tokens along it.
@@ -128,7 +105,6 @@ def cloud_tails(
         ),
         reach=min(half.reach for half in proxies),
         at=largest.at,
-        level=largest.level,
     )
     size = np.abs(kurtosis)
     numbers = Cloud(
@@ -136,15 +112,13 @@ def cloud_tails(
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
         proxy=proxy,
-        tail=tuple(compare_thresholds(size, index, LEVEL)),
-        tail_halves=tuple(
-            tuple(compare_thresholds(size[part], index[part], LEVEL)) for part in parts
-        ),
+        tail=tuple(compare_thresholds(size, index)),
+        tail_halves=tuple(tuple(compare_thresholds(size[part], index[part])) for part in parts),
         proxy_halves=proxies,
         largest=float(size.max()),
         agreement=abs(cosine),
     )
-    return CloudTails(mean / np.linalg.norm(mean), kurtosis, numbers)
+    return numbers, kurtosis
 
 
 def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from esscher.math.theory.ball import BallBound, ball_bound, measured_supremum
+from esscher.math.theory.ball import log_ball_bound, measured_supremum
 from esscher.math.theory.curve import Curve, Exponents, exponents
 from esscher.math.theory.exact_constants import (
-    MeanConstant,
     cov_constant,
     map_constant,
     mean_constant,
@@ -13,23 +12,27 @@ from esscher.math.theory.exact_constants import (
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.gaussian_tables import softmax_moments
-from esscher.math.theory.hardmax import hardmax_exact, hardmax_exponent, hardmax_leading
+from esscher.math.theory.hardmax import (
+    HardmaxCurve,
+    hardmax_curve,
+    hardmax_exact,
+    hardmax_leading,
+)
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
 
 __all__ = [
-    "BallBound",
     "Constants",
     "Curve",
     "Exponents",
-    "MeanConstant",
+    "HardmaxCurve",
     "Prediction",
-    "ball_bound",
     "constants",
     "cov_constant",
     "exponents",
+    "hardmax_curve",
     "hardmax_exact",
-    "hardmax_exponent",
     "hardmax_leading",
+    "log_ball_bound",
     "log_burn_in",
     "map_constant",
     "map_curve",

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_nonnegative
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +29,6 @@ class Curve:
         ``"tokens"`` or ``"population"``.
     method
         How the numbers were computed, in words.
-    validity
-        Where the predictor can be trusted, in words.
     """
 
     metric: str
@@ -44,41 +38,18 @@ class Curve:
     standard_error: Array
     queries: str
     method: str
-    validity: str = ""
 
-    def slope(self, n_min: float | None = None, n_max: float | None = None) -> float:
-        """Exponent beta fitted to the curve on [n_min, n_max] (least squares in log-log)."""
-        low = self.sizes[0] if n_min is None else n_min
-        high = self.sizes[-1] if n_max is None else n_max
-        inside = (self.sizes >= low) & (self.sizes <= high)
-        if inside.sum() < 2:
-            raise InputError(
-                f"only {int(inside.sum())} size(s) of the curve lie in [{low:g}, {high:g}]; "
-                "a slope needs at least 2"
-            )
-        x, y = np.log(self.sizes[inside]), np.log(self.error[inside])
+    def slope(self) -> float:
+        """Exponent beta fitted to the curve (least squares in log-log)."""
+        if len(self.sizes) < 2:
+            raise InputError("a slope needs at least 2 sizes")
+        x, y = np.log(self.sizes), np.log(self.error)
         x = x - x.mean()
         return float(-np.dot(x, y) / np.dot(x, x))
 
     def local_slopes(self) -> Array:
         """Exponent between each pair of consecutive sizes."""
         return -np.diff(np.log(self.error)) / np.diff(np.log(self.sizes))
-
-    def table(self) -> pd.DataFrame:
-        """Return the curve as a data frame, one row per size."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {"n": self.sizes, "error": self.error, "standard_error": self.standard_error}
-        )
-
-    def __repr__(self) -> str:
-        name = {"rms": "root-mean-square", "mean": "expected"}[self.statistic]
-        rows = [f"{name} {self.metric} error, queries from the {self.queries} ({self.method})"]
-        rows += [f"  n = {n:<10.4g} {e:.4g}" for n, e in zip(self.sizes, self.error, strict=True)]
-        if len(self.sizes) > 1:
-            rows.append(f"  slope on this range: {self.slope():.3f}")
-        return "\n".join(rows)
 
 
 # Asymptotic exponents: error ~ C n^-beta as n grows, for Gaussian tokens.

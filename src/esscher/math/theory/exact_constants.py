@@ -6,8 +6,6 @@ laws and the second moment says little about the typical size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import scipy
 
@@ -142,35 +140,13 @@ def _frequencies(scale: float) -> Array:
 # their own sampling noise, ``n/m`` times the covariance of the limit's output for the mean.
 
 
-@dataclass(frozen=True, eq=False)
-class MeanConstant:
-    """Limit of ``n Cov(mean_n)``.
-
-    ``squared`` is its trace, the limit of ``n E|error|^2``; ``norm`` that of
-    ``sqrt(n) E|error|``, the expected norm of the limiting Gaussian vector.
-    """
-
-    covariance: Array
-    queries: str
-
-    @property
-    def squared(self) -> float:
-        """Limit of ``n E|error of the mean|^2``."""
-        return float(np.trace(self.covariance))
-
-    @property
-    def norm(self) -> float:
-        """Limit of ``sqrt(n) E|error of the mean|``."""
-        return expected_gaussian_norm(np.asarray(np.linalg.eigvalsh(self.covariance), float))
-
-
 def select_coupling(head: Head, queries: str) -> Coupling:
     """Return the head's coupling, with queries from the tokens or from the population."""
     coupling = as_head(head).coupling
     return coupling if as_queries(queries) == "tokens" else coupling.population()
 
 
-def mean_constant(head: Head, queries: str = "population") -> MeanConstant:
+def mean_constant(head: Head, queries: str = "population") -> Array:
     """Exact limit of ``n Cov(mean_n)`` for H < 1, any spectrum, any mean tilt.
 
     Reduces to ``V Sigma^{1/2} [G + M + M' + C] Sigma^{1/2} V'`` of the theory page when values are
@@ -186,7 +162,7 @@ def mean_constant(head: Head, queries: str = "population") -> MeanConstant:
         inner += np.diag(g)
     mixed = b @ c.residual_cross
     covariance = b @ inner @ b.T + mass * c.residual + mixed + mixed.T
-    return MeanConstant((covariance + covariance.T) / 2, queries)
+    return np.asarray((covariance + covariance.T) / 2)
 
 
 def cov_constant(head: Head, queries: str = "population") -> float:

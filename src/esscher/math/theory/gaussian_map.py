@@ -51,7 +51,6 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     coupling = select_coupling(head, queries)
     law = TiltLaw(coupling)
     rule = law.rule(float(n.max()))
-    validity = "every n" if head.is_gaussian else "Gaussian theory applied to the second moments"
     # without tilts attention is uniform: a query's own key is one among n, as any other
     uniform = coupling.horizon == 0 and not coupling.tau.any()
     if queries == "population" or uniform:
@@ -65,7 +64,7 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     else:
         square, square_error, method = own_key_square(coupling, n, law, rule, seed)
     error = np.sqrt(square)
-    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method, validity)
+    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method)
 
 
 def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:

@@ -1,93 +1,52 @@
-"""Hardmax attention: the exact error of the mean output at finite n, and its leading term.
+"""Hardmax attention on the line: the error of the mean output, exact, leading and simulated.
 
-Tokens are N(0, scale^2 I_d) and the tilt is infinite: each query picks the key with the largest
-projection on its direction. In one dimension the mean output is ``(max + min)/2``, and
+Tokens are N(0, scale^2) and the tilt is infinite: half of the queries pick the largest key, half
+the smallest. The mean output is ``(max + min)/2``, its infinite-token limit is 0, and
 ``|a - b| = 2 max(a, b) - a - b`` gives
 
-    E|max X + min X| / 2 = E max|X| - E max X.
+    E|max X + min X| / 2 = E max|X| - E max X,
 
-In d dimensions, with ``h(u) = max_j <X_j, u>`` the support function of the tokens, the key picked
-by direction u is ``grad h(u)``. The divergence theorem on the unit ball turns its mean over u into
-
-    mean = E_u[grad h(u)] = d E_u[h(u) u],
-
-the Steiner point of the tokens' convex hull. Its mean square needs only the covariance of the
-maxima of n pairs of normals with correlation ``cos(theta)``:
-
-    E|mean|^2 = d^2 E_theta[cos(theta) Cov_n(theta)],  theta the angle of two uniform directions.
+which falls only like a power of ``1/ln n``.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
-from esscher.core.validation import Array, as_dim, as_positive, as_queries, as_sizes
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array, as_dim, as_positive, as_seed, as_sizes
+from esscher.math.statistics import LEVEL
 
 #: Probabilities below exp(-CUT) are left out of an integral.
 CUT = 40.0
-#: Nodes of the Gauss rule for the number of positive tokens; exact for n below it.
-SIGN_NODES = 48
 #: Largest n at which all tokens may share a sign with a probability that matters (2^-n).
 ONE_SIDED = 128
+#: Largest n that numpy's binomial takes.
+LARGEST_BINOMIAL = 2.0**63 - 1025
+#: Resamples behind the interval of a fitted power of ln n.
+RESAMPLES = 1000
 
 
-def hardmax_exponent(dim: int) -> float:
-    """``1/2 + (dim - 1)/4``, the power of ``1/ln n`` with which the hardmax mean decays."""
-    return 0.5 + (as_dim(dim) - 1) / 4
+def hardmax_leading(sizes: ArrayLike, scale: float = 1.0) -> Array:
+    """Leading term of the error of the hardmax mean, ``ln(4) scale / (2 sqrt(2 ln n))``.
 
-
-def hardmax_leading(sizes: ArrayLike, scale: float = 1.0, dim: int = 1) -> Array:
-    """Leading term of the error of the hardmax mean as n grows.
-
-    ``E|mean| ~ ln(4) scale / (2 sqrt(2 ln n))`` for d = 1 (Gumbel noise at both ends, and
-    ``E|logistic| = ln 4``); ``sqrt(E|mean|^2) ~ c_d scale (ln n)^{-1/2-(d-1)/4}`` for d > 1, with
-    c_d from the Hüsler-Reiss law of maxima in neighbouring directions. The relative correction is
+    It comes from Gumbel noise at both ends, and ``E|logistic| = ln 4``. The relative correction is
     of order ln ln n / ln n: compare with :func:`hardmax_exact` at any n that occurs.
     """
-    n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
-    constant = math.log(4.0) / math.sqrt(8.0) if d == 1 else rms_leading_constant(d)
-    return np.asarray(sigma * constant * np.log(n) ** -hardmax_exponent(d))
+    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
+    return np.asarray(sigma * (math.log(4.0) / math.sqrt(8.0)) * np.log(n) ** -0.5)
 
 
-def hardmax_exact(
-    sizes: ArrayLike, scale: float = 1.0, queries: str = "population", dim: int = 1
-) -> Array:
-    """Exact error of the hardmax mean at each size.
-
-    Parameters
-    ----------
-    sizes
-        Numbers of tokens n, from 2 on; 1e15 and more are fine.
-    scale
-        Standard deviation of the tokens' coordinates.
-    queries
-        ``"population"`` (directions independent of the keys) or ``"tokens"``.
-    dim
-        Dimension d. For d = 1 the result is ``E|mean|``, to about 1e-12; for d > 1 it is the
-        root-mean-square ``sqrt(E|mean|^2)`` with population queries, to about 1e-7.
-    """
-    n, sigma, d = as_sizes(sizes), as_positive(scale, "scale"), as_dim(dim)
-    as_queries(queries)
-    if d > 1:
-        if queries == "tokens":
-            raise InputError(
-                f"there is no exact error for queries='tokens' in dimension {d}; "
-                "use queries='population' or hardmax_curve"
-            )
-        squares = []
-        for size in n:
-            theta, w, covariance = _covariances(float(size))
-            weight = w * np.sin(theta) ** (d - 2) * np.cos(theta)
-            squares.append(float(weight @ covariance) * math.exp(-_log_angle_mass(d)))
-        return sigma * np.array([d * math.sqrt(square) for square in squares])
-    mean = _mean_population if queries == "population" else _mean_tokens
-    return sigma * np.array([mean(float(size)) for size in n])
+def hardmax_exact(sizes: ArrayLike, scale: float = 1.0) -> Array:
+    """Exact ``E|mean|`` of the hardmax mean at each size, to about 1e-12; n = 1e15 is fine."""
+    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
+    return sigma * np.array([_expected_mean(float(size)) for size in n])
 
 
 def panels(breaks: ArrayLike, nodes: int) -> tuple[Array, Array]:
@@ -107,7 +66,7 @@ def _half_normal_log_cdf(x: Array) -> Array:
     )
 
 
-def _mean_population(n: float) -> float:
+def _expected_mean(n: float) -> float:
     """``E max|X| - E max X``, both as integrals of distribution functions.
 
     Written as ``int_0^inf [Phi^n - (2 Phi - 1)^n] + int_0^inf (1 - Phi)^n``: positive terms only.
@@ -125,135 +84,101 @@ def _mean_population(n: float) -> float:
     return total
 
 
-def binomial_rule(n: float) -> tuple[Array, Array]:
-    """Gauss rule for Binomial(n, 1/2): values of the count and their probabilities.
-
-    Golub-Welsch with the Krawtchouk polynomials, in units of the standard deviation so that
-    n = 1e15 loses nothing; with n + 1 nodes it is the binomial law itself.
-    """
-    count = int(min(n + 1, SIGN_NODES))
-    k = np.arange(1.0, count)
-    nodes, vectors = scipy.linalg.eigh_tridiagonal(
-        np.zeros(count), np.sqrt(k * (1.0 - (k - 1.0) / n))
-    )
-    return np.clip(n / 2 + math.sqrt(n) / 2 * nodes, 0.0, n), vectors[0] ** 2
-
-
-def _mean_tokens(n: float) -> float:
-    """``E|(K/n) a - (1 - K/n) b|``: a, b maxima of K and n - K half normals, K binomial."""
-    counts, weights = binomial_rule(n)
-    kept = weights > 1e-18
-    gaps = [_mean_gap(float(k), n - float(k), n) for k in counts[kept]]
-    return float(weights[kept] @ np.array(gaps))
-
-
-def _mean_gap(k: float, l: float, n: float) -> float:
-    """``E|A - B| = int F (1 - G) + G (1 - F)`` with A = (k/n) max of k half normals, B alike."""
-    # Below the smaller lower end both distribution functions vanish.
-    ends = []
-    for count in (k, l):
-        low = high = 0.0
-        if count > 0:  # the maximum of so many half normals lies between these, to exp(-CUT)
-            low = max(-float(scipy.special.ndtri(-math.expm1(-CUT / count) / 2)), 0.0)
-            high = -float(scipy.special.ndtri_exp(-CUT - math.log(2.0 * max(count, 1.0))))
-        ends += [count / n * low, count / n * high]
-    edges = np.unique(ends)
-    y, w = panels(np.unique(np.linspace(edges[:-1], edges[1:], 17)), 16)
-    # A count of 0 leaves the maximum at 0: its distribution function is 1 on the positive axis.
-    logs = [c * _half_normal_log_cdf(y * n / c) if c > 0 else np.zeros_like(y) for c in (k, l)]
-    cdf = [np.exp(log) for log in logs]
-    return float(w @ (cdf[0] * -np.expm1(logs[1]) + cdf[1] * -np.expm1(logs[0])))
-
-
-@lru_cache(maxsize=256)
-def _covariances(n: float) -> tuple[Array, Array, Array]:
-    """Angles, weights and covariances of maxima: most of the work, the same in every dimension.
-
-    Angles are graded around ``1/sqrt(ln n)``, where the maxima in two directions decouple, and
-    around pi/2, where nearly all angles are in high dimension.
-    """
-    unit, right = 1.0 / math.sqrt(math.log(n) + 1.0), math.pi / 2
-    edges = [0.0, 0.3 * unit, unit, 2 * unit, 3.5 * unit, right - 0.4, right, right + 0.4, math.pi]
-    theta, w = panels(np.unique(np.minimum(edges, math.pi)), 10)
-    return theta, w, np.array([maxima_covariance(n, float(angle)) for angle in theta])
-
-
-def maxima_covariance(n: float, theta: float) -> float:
-    """Covariance of the maxima of n pairs of normals with correlation ``cos(theta)``.
-
-    Hoeffding's formula ``int int [P(both <= x, y) - P(<= x) P(<= y)]`` in the coordinates
-    ``m = (x + y)/2, t = x - y``. By Plackett's identity the joint law differs from independence by
-    ``(1/2 pi) int_theta^{pi/2} exp(-m^2/(1+cos a) - t^2/(4(1-cos a))) da``: nothing cancels.
-    """
-    log_n = math.log(n)
-    quantile = scipy.special.ndtri_exp
-    low = -float(quantile(math.log(CUT / n))) if CUT / n < 1e-3 else float(quantile(-CUT / n))
-    width = -float(quantile(-CUT - log_n)) - low
-    # At small angles the joint law changes over |t| ~ theta: without grading the ridge is missed.
-    edges = [0.0, theta / 3, theta, 2 * theta, 4 * theta, 8 * theta, width / 8, width / 3, width]
-    t, t_weight = panels(np.unique(np.minimum(edges, width)), 8)
-    z, z_weight = panels(np.linspace(-1.0, 1.0, 11), 10)
-    half = (width - t)[:, None] / 2
-    m = low + width / 2 + half * z
-    x, y = m + t[:, None] / 2, m - t[:, None] / 2
-    # from theta to pi/2 with signed weights, graded where the integrand is narrow
-    right = math.pi / 2
-    if theta >= right:
-        angle, a_weight = panels(np.linspace(right, theta, 6), 8)
-        a_weight = -a_weight
+def _absolute_means(n: float, count: int, rng: np.random.Generator) -> Array:
+    """Replicates of ``|mean|`` at unit scale, from the exact law of the two extremes."""
+    if n <= ONE_SIDED:
+        # All tokens may share a sign, where the extremes below would not be the right ones.
+        x = rng.standard_normal((count, int(n)))
+        top, bottom = x.max(axis=1), -x.min(axis=1)
     else:
-        path = [theta * 2.0**k for k in range(8)]
-        path += [theta + step / math.sqrt(log_n + 1.0) for step in (0.25, 0.75, 1.5, 3.0, 5.0)]
-        angle, a_weight = panels(np.unique([*np.minimum(path, right), right]), 8)
-    cosine = np.cos(angle)
-    # exp(-m^2/(1+c)) dominates; n multiplies inside the exponential because 1/n may be 1e-300.
-    exponent = -(m[..., None] ** 2) / (1 + cosine) - t[:, None, None] ** 2 / (4 * (1 - cosine))
-    excess = np.exp(log_n + exponent) @ a_weight / (2 * math.pi)
-    log_single = scipy.special.log_ndtr(x) + scipy.special.log_ndtr(y)
-    ratio = np.maximum(excess / n * np.exp(-log_single), -1.0 + 1e-16)
-    gain = n * np.log1p(ratio)
-    single = np.exp(n * log_single)
-    joint = np.exp(np.minimum(n * log_single + gain, 0.0))
-    surplus = np.where(gain > 0.5, joint - single, single * np.expm1(np.minimum(gain, 0.5)))
-    return 2.0 * float(np.sum(t_weight[:, None] * half * z_weight * surplus))
-
-
-def _log_angle_mass(dim: int) -> float:
-    """``log int_0^pi sin(theta)^{dim-2}``: the angle of two uniform directions, normalised."""
-    gammas = scipy.special.gammaln((dim - 1) / 2) - scipy.special.gammaln(dim / 2)
-    return float(math.log(math.pi) / 2 + gammas)
-
-
-@lru_cache(maxsize=64)
-def rms_leading_constant(dim: int) -> float:
-    """``c`` in ``sqrt(E|mean|^2) ~ c (ln n)^{-1/2-(dim-1)/4}`` for unit scale, dim > 1.
-
-    Maxima at angle theta have the Hüsler-Reiss law with ``lambda = theta sqrt(ln n / 2)``, whose
-    Pickands function A gives ``Cov(lambda) = -int log A`` (Gumbel margins, in units of
-    1/(2 ln n)); hence ``c^2 = d^2 2^{(d-3)/2} int Cov(lambda) lambda^{d-2} / int sin^{d-2}``.
-    """
-    # Cov decays like exp(-lambda^2/2), so lambda^{d-2} moves the bulk to about sqrt(d).
-    reach = 12.0 + 2.0 * math.sqrt(dim)
-    total = 0.0
-    points, weights = panels([0.0, 0.1, 0.3, 0.6, 1, 2, 3, 5, 8, *np.linspace(12, reach, 3)], 16)
-    for lam, weight in zip(points, weights, strict=True):
-        turn = 2 * lam * lam
-        edges = [
-            0.0,
-            turn / 4,
-            turn,
-            2 * lam,
-            turn + 6 * lam,
-            turn + 14 * lam,
-            1.0,
-            4.0,
-            12.0,
-            45.0,
+        if n <= LARGEST_BINOMIAL:
+            positive = rng.binomial(int(n), 0.5, count).astype(np.float64)
+        else:
+            positive = n / 2 + math.sqrt(n) / 2 * rng.standard_normal(count)
+        # P(|X| > max of k half normals) is the minimum of k uniforms.
+        survivals = [
+            -np.expm1(-rng.standard_exponential(k.shape) / k) for k in (positive, n - positive)
         ]
-        t, w = panels(np.unique(edges), 16)
-        share, rest = scipy.special.expit(t), scipy.special.expit(-t)
-        below, above = scipy.special.ndtr([-lam - t / (2 * lam), t / (2 * lam) - lam])
-        deficit = share * below + rest * above
-        total -= weight * lam ** (dim - 2) * 2.0 * float(w @ np.log1p(-deficit))
-    log_factor = (dim - 3) / 2 * math.log(2.0) - _log_angle_mass(dim)
-    return dim * math.sqrt(total * math.exp(log_factor))
+        top, bottom = (-scipy.special.ndtri(survival / 2) for survival in survivals)
+    return np.asarray(np.abs(top - bottom) / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class HardmaxCurve:
+    """Error of the hardmax mean at each size: leading term, exact, simulated.
+
+    Attributes
+    ----------
+    sizes, leading, exact
+        Numbers of tokens, the leading term as n grows, and the exact values.
+    samples
+        Simulated ``|mean|``, one row per size, one column per replicate.
+    """
+
+    sizes: Array
+    leading: Array
+    exact: Array
+    samples: Array
+
+    @property
+    def simulated(self) -> Array:
+        """Mean over the replicates."""
+        return np.asarray(self.samples.mean(axis=1))
+
+    @property
+    def standard_error(self) -> Array:
+        """Standard error of the mean over the replicates."""
+        return np.asarray(self.samples.std(axis=1, ddof=1) / math.sqrt(self.samples.shape[1]))
+
+    def fit(self, seed: int = 0) -> tuple[float, float, float, float]:
+        """Fit ``(ln n)^-g`` by weighted least squares of ln(value) on ln(ln n).
+
+        Returns
+        -------
+        tuple
+            g of the simulated values, the ends of its 95% interval, which resamples replicates size
+            by size (sizes are simulated independently), and g of the exact values.
+        """
+        if len(self.sizes) < 2:
+            raise InputError(f"one size, n = {self.sizes[0]:g}, has no exponent; give at least 2")
+        x, simulated = np.log(np.log(self.sizes)), self.simulated
+        weights = (simulated / self.standard_error) ** 2
+        x = x - np.average(x, weights=weights)
+        slope = -weights * x / float(weights @ x**2)
+        rng = random_stream(seed, "hardmax fit")
+        rows = np.arange(len(x))[:, None]
+        fits = np.empty(RESAMPLES)
+        for index in range(RESAMPLES):
+            columns = rng.integers(self.samples.shape[1], size=self.samples.shape)
+            fits[index] = slope @ np.log(self.samples[rows, columns].mean(axis=1))
+        low, high = np.quantile(fits, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+        return float(slope @ np.log(simulated)), low, high, float(slope @ np.log(self.exact))
+
+
+def hardmax_curve(
+    sizes: ArrayLike, scale: float = 1.0, replicates: int = 100_000, seed: int = 0
+) -> HardmaxCurve:
+    """Error of the hardmax mean of N(0, scale^2) tokens: leading, exact and simulated.
+
+    Parameters
+    ----------
+    sizes
+        Numbers of tokens, from 2 on; 1e12 costs no more than 1e4.
+    scale
+        Standard deviation of the tokens.
+    replicates, seed
+        Replicates of the simulation (at least 2), of which only the extremes are drawn, and its
+        seed.
+    """
+    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
+    count = as_dim(replicates, "replicates")
+    if count < 2:
+        raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
+    as_seed(seed)
+    # One stream per size: a size's numbers do not depend on the other sizes.
+    streams = (random_stream(seed, "hardmax", 1, int(size)) for size in n)
+    samples = [
+        sigma * _absolute_means(float(size), count, rng)
+        for size, rng in zip(n, streams, strict=True)
+    ]
+    return HardmaxCurve(n, hardmax_leading(n, sigma), hardmax_exact(n, sigma), np.array(samples))

@@ -17,7 +17,12 @@ from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.curve import Curve, Exponents, bounded_exponents, exponents
-from esscher.math.theory.exact_constants import cov_constant, map_constant, mean_constant
+from esscher.math.theory.exact_constants import (
+    cov_constant,
+    expected_gaussian_norm,
+    map_constant,
+    mean_constant,
+)
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
 
@@ -291,7 +296,9 @@ def constants(head: Head, queries: str = "population") -> Constants:
     mean = mean_norm = cov = map_ = None
     if head.horizon < 1:
         limit = mean_constant(head, queries)
-        mean, mean_norm, cov = limit.squared, limit.norm, cov_constant(head, queries)
+        mean, cov = float(np.trace(limit)), cov_constant(head, queries)
+        # the expected norm of the Gaussian vector that the error tends to
+        mean_norm = expected_gaussian_norm(np.asarray(np.linalg.eigvalsh(limit), float))
     if head.horizon**2 < 0.5:
         map_ = map_constant(head)
     return Constants(queries, mean, mean_norm, cov, map_)

@@ -23,8 +23,7 @@ from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers
-from esscher.engine.sampled.map_error import MOST, MapError
+from esscher.engine.sampled.layer import MOST, HeadNumbers, tokens_for
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text.collect import collect_cloud, visit_passages
 from esscher.engine.text.documents import TextSource, read_text, source_name
@@ -129,12 +128,11 @@ def _enough(loaded: LoadedModel, text: str, settings: DomainsSettings) -> str | 
         part = text[:length]
         if part.strip():
             read = block_passages(loaded, part, settings)
-            if settings.sequences is not None and len(read) == settings.sequences:
-                return part
-            if (
-                settings.sequences is None
-                and sum(p.text_tokens for p in read) >= settings.block_tokens
-            ):
+            if settings.sequences is None:
+                filled = sum(p.text_tokens for p in read) >= settings.block_tokens
+            else:
+                filled = len(read) == settings.sequences
+            if filled:
                 return part
         if length >= len(text):
             return None
@@ -163,7 +161,7 @@ def measure_block(
     with opened_model(model) as loaded:
         read = block_passages(loaded, text, settings)
         if settings.mode == "pooled":
-            numbers = _pooled(loaded, text, read, settings, seed)
+            numbers = _pooled(loaded, read, settings, seed)
         else:
             numbers = _context(loaded, read, settings, seed)
         unknown = getattr(loaded.tokenizer, "unk_token_id", None)
@@ -183,23 +181,22 @@ def measure_block(
 
 
 def _pooled(
-    loaded: LoadedModel, text: str, read: list[Passage], settings: DomainsSettings, seed: int
+    loaded: LoadedModel, read: list[Passage], settings: DomainsSettings, seed: int
 ) -> Array:
     """Numbers of every head on the tokens of a block as one set, [statistic, layer, head]."""
     tokens = settings.block_tokens
     moments = PassageMoments(read, tokens)
     cloud = collect_cloud(
         loaded,
-        [text],
+        read,
         tokens=tokens,
-        context=settings.context,
         layers=settings.layers,
         heads=settings.heads,
         watch=moments.take,
     )
     rows = []
     for layer in settings.layers:
-        measured, heads = measure_pooled(cloud, layer, (2,), 0, seed, "with")
+        measured, heads = measure_pooled(cloud, layer, (2,), 0, seed)
         shares = moments.delimiters[layer][list(measured.heads)]
         rows.append([head_numbers(*head, None, seed) for head in zip(heads, shares, strict=True)])
     return np.moveaxis(np.array(rows), -1, 0)
@@ -251,7 +248,7 @@ def head_numbers(
     except InputError:  # too many equal values, or too few: there is no tail
         k = float("nan")
     values = {
-        "tokens": min(MapError(numbers, seed).tokens_for(TOLERANCE), MOST),
+        "tokens": min(tokens_for(numbers, TOLERANCE, seed), MOST),
         "ess": float(np.median(numbers.participation)),
         "khat": k,
         "horizon": moments.horizon,

@@ -23,7 +23,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.intervals import mean_and_interval, rank_correlation
+from esscher.math.statistics.intervals import mean_bounds, rank_correlation
 from esscher.math.statistics.records import class_counts
 from esscher.math.theory import exponents
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
     from esscher.engine.models.weights import HeadWeights
-    from esscher.engine.text.cloud import CloudFile
+    from esscher.engine.text.collect import CloudFile
 
 #: Units of a measurement of all layers: unit i has the layers i, i + 6 and so on.
 PARTS = 6
@@ -94,7 +94,6 @@ def _cloud(
         loaded,
         passages,
         tokens=tokens,
-        context=context,
         layers=layers,
         watch=seen.take,
     )
@@ -165,7 +164,7 @@ def _measured(
         cloud, weights = _cloud(setting, layers, unit["tokens"])
         gram = output_gram(weights[layer][0].W_o) if joint else None
         measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, "with", gram, alpha=alpha
+            cloud, layer, sizes, unit["replicates"], seed, gram, alpha
         )
         together: dict[str, float | None] = {}
         if measured.products is not None and len(measured.heads) > 1:
@@ -315,13 +314,13 @@ def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
             columns: Unit = {"layer": layer, "head": head, "H": horizon, "psi": horizon**2}
             for metric, values in errors.items():
                 columns |= _fitted(metric, values, sizes, setting.seed)
-            curves = {metric: mean_and_interval(values, 0.0) for metric, values in errors.items()}
+            curves = {metric: mean_bounds(values, 0.0) for metric, values in errors.items()}
             for j, n in enumerate(sizes):
                 at: Unit = {"n": n, "tokens": cloud.rows}
                 for metric, curve in curves.items():
-                    low, high = curve.interval[j] or (float("nan"), float("nan"))
+                    mean, low, high = curve[j].tolist()
                     at |= {
-                        f"{metric}_error": curve.mean[j],
+                        f"{metric}_error": mean,
                         f"{metric}_error_low": low,
                         f"{metric}_error_high": high,
                     }

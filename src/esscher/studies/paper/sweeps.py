@@ -137,9 +137,9 @@ def measure_sweep(unit: Unit, setting: Setting) -> Rows:
         predict=False,
         progress=False,
     )
-    raw = {metric: curve.raw(metric) for metric in METRICS}
+    raw = {metric: curve["replicate_error"].sel(metric=metric).values for metric in METRICS}
     rows = []
-    for s, (alpha, horizon) in enumerate(zip(curve.alphas, curve.horizons, strict=True)):
+    for s, alpha in enumerate(unit["alphas"]):
         theory: dict[str, Array] = {}
         if unit["head"] == "authors" and unit["first"] == 0:
             scaled = scaled_head(head, float(alpha))
@@ -149,13 +149,13 @@ def measure_sweep(unit: Unit, setting: Setting) -> Rows:
                 "cov": moments["cov" if "cov" in moments else "cov_rms"].error,
                 "map": map_curve(scaled, unit["sizes"], "tokens", setting.seed).error,
             }
-        for j, n in enumerate(curve.sizes):
+        for j, n in enumerate(unit["sizes"]):
             for r in range(unit["replicates"]):
                 rows.append(
                     {
                         "head": unit["head"],
                         "alpha": float(alpha),
-                        "H": float(horizon),
+                        "H": float(curve["horizon"][s]),
                         "n": int(n),
                         "replicate": unit["first"] + r,
                     }

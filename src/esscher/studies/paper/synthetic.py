@@ -16,9 +16,8 @@ from esscher.engine.attention import attention_statistics
 from esscher.math.heads import weight_head
 from esscher.math.laws import FiniteTokens, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
-from esscher.math.simulation import hardmax_curve
 from esscher.math.statistics import fit_rate, resampling_counts
-from esscher.math.theory import ball_bound, measured_supremum
+from esscher.math.theory import hardmax_curve, log_ball_bound, measured_supremum
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
 from esscher.show.theme import BLUE, VERMILION, limits
 from esscher.studies.paper.heads import (
@@ -345,7 +344,8 @@ def measure_ball(unit: Unit, setting: Setting) -> Rows:
         unit["replicates"],
         seed=setting.seed + round(1000 * unit["radius"]),
     )
-    bound = float(ball_bound(1.0, unit["radius"], mean_norm=0.0).at(unit["n"]))
+    log_bound = log_ball_bound(1.0, unit["radius"], mean_norm=0.0) - np.log(unit["n"]) / 2
+    bound = float(np.exp(log_bound))
     return [
         {
             "radius": unit["radius"],
@@ -718,54 +718,39 @@ def draw_moments(entry: Entry) -> ChartType:
 
 # -- hardmax
 
-HARDMAX_DIMS = (1, 2, 3, 5)
-
 
 def hardmax_units(scale: Scale) -> list[Unit]:
-    """Return one unit per dimension."""
-    count, line, others = {
-        "quick": (5, 20_000, 30),
-        "standard": (7, 100_000, 200),
-        "paper": (10, 400_000, 1_000),
-    }[scale]
-    sizes = [float(n) for n in np.geomspace(1e3, 1e12, count).round()]
-    return [
-        {"dim": d, "sizes": sizes, "replicates": line if d == 1 else others} for d in HARDMAX_DIMS
+    """Return the sizes and replicates, in one unit."""
+    count, replicates = {"quick": (5, 20_000), "standard": (7, 100_000), "paper": (10, 400_000)}[
+        scale
     ]
+    sizes = [float(n) for n in np.geomspace(1e3, 1e12, count).round()]
+    return [{"sizes": sizes, "replicates": replicates}]
 
 
 def measure_hardmax(unit: Unit, setting: Setting) -> Rows:
     """Size of the mean output, simulated by order statistics, beside its exact expectation."""
-    curve = hardmax_curve(
-        unit["sizes"], dim=unit["dim"], replicates=unit["replicates"], seed=setting.seed
-    )
-    fit = curve.fit(seed=setting.seed)
-    about = {
-        "dim": unit["dim"],
-        "power": fit.exponent,
-        "power_low": fit.low,
-        "power_high": fit.high,
-        "exact_power": fit.predicted,
-        "conjecture": fit.asymptotic,
+    curve = hardmax_curve(unit["sizes"], replicates=unit["replicates"], seed=setting.seed)
+    power, low, high, exact = curve.fit(seed=setting.seed)
+    fit = {"power": power, "power_low": low, "power_high": high, "exact_power": exact}
+    columns = {
+        "n": curve.sizes,
+        "leading": curve.leading,
+        "exact": curve.exact,
+        "simulated": curve.simulated,
+        "standard_error": curve.standard_error,
     }
-    return [about | row for row in records(curve.table())]
+    return [fit | row for row in records(pd.DataFrame(columns))]
 
 
 def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
-    """Judge by the line: simulated against exact, and the leading term against both."""
-    table = tables["hardmax"]
-    line = table[table["dim"] == 1].sort_values("n")
+    """Judge simulated against exact values, and the leading term against both."""
+    line = tables["hardmax"].sort_values("n")
     z = ((line["simulated"] - line["exact"]) / line["standard_error"]).abs()
     sure = simultaneous(len(line))
     last = line.iloc[-1]
     gap = line["leading"] / line["exact"] - 1
-    fits = table.groupby("dim").first().reset_index()
-    on_line = fits[fits["dim"] == 1].iloc[0]
-    beyond = fits[fits["dim"] > 1]
     heads = judge_argmax_heads(tables["argmax-heads"])
-    inside = (beyond["power_low"] <= beyond["exact_power"]) & (
-        beyond["exact_power"] <= beyond["power_high"]
-    )
     checks = [
         Check(
             says="on the line E|mean| tends to ln(4)/(2 sqrt(2 ln n))",
@@ -782,26 +767,13 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         Check(
             says="the decay is logarithmic: a power of ln n, not of n",
             verdict=verdict_of(
-                bool(on_line["power_low"] > 0.3 and on_line["power_high"] < 0.7),
-                bool(on_line["power_low"] > 1.0),
+                bool(last["power_low"] > 0.3 and last["power_high"] < 0.7),
+                bool(last["power_low"] > 1.0),
             ),
             measured="power of 1/ln n "
-            + with_interval(on_line["power"], on_line["power_low"], on_line["power_high"])
-            + f", exact on these sizes {on_line['exact_power']:.2f}",
+            + with_interval(last["power"], last["power_low"], last["power_high"])
+            + f", exact on these sizes {last['exact_power']:.2f}",
             rule="holds if the interval lies within 0.3 to 0.7, contradicted above 1",
-        ),
-        Check(
-            says="in d dimensions the power is 1/2 + (d-1)/4 (conjectured)",
-            verdict=verdict_of(bool(inside.all()), False),
-            measured="; ".join(
-                f"d = {row['dim']}: "
-                + with_interval(row["power"], row["power_low"], row["power_high"])
-                + f", exact {row['exact_power']:.2f}, conjecture {row['conjecture']:.2f}"
-                for row in records(beyond)
-            ),
-            rule="holds if intervals hold the power of the exact values on these sizes, which is "
-            "still far from the conjecture",
-            counts=False,
         ),
         heads,
     ]
@@ -813,16 +785,15 @@ def judge_hardmax(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry
         checks,
         "The leading term comes close only logarithmically; real heads have finitely many tokens.",
         "More replicates.",
-        {"curves": table, "fits": fits, "heads": tables["argmax-heads"]},
+        {"curves": line, "heads": tables["argmax-heads"]},
     )
 
 
 def draw_hardmax(entry: Entry) -> ChartType:
-    """Draw the mean output against n, powers against the dimension, and real heads."""
+    """Draw the mean output against n, and real heads."""
     table = entry.table("curves")
     simulated = [
         {
-            "d": f"{row['dim']}",
             "n": row["n"],
             "error": row["simulated"],
             "low": row["simulated"] - 2 * row["standard_error"],
@@ -831,20 +802,16 @@ def draw_hardmax(entry: Entry) -> ChartType:
         for row in records(table)
     ]
     drawn = [
-        {"d": f"{row['dim']}", "n": row["n"], "line": kind, "error": row[kind]}
+        {"n": row["n"], "line": kind, "error": row[kind]}
         for row in records(table)
         for kind in ("exact", "leading")
-        if row[kind] is not None
     ]
     n = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
     ends = limits([row["error"] for row in (*simulated, *drawn)], log=True)
     error = Axis("error", "size of the mean output", log=True, limits=ends)
-    dims = Series("d", [f"{d}" for d in HARDMAX_DIMS], "dimension", ordered=True)
     kinds = Series("line", ("exact", "leading"), dashes=((1, 0), (1, 2)))
     left = panel(
-        lines(drawn, n, error, dims, dashes=kinds),
-        points(simulated, n, error, dims),
-        title="Gaussian tokens",
+        lines(drawn, n, error, kinds), points(simulated, n, error), title="Gaussian tokens, d = 1"
     )
     right = draw_argmax_heads(entry.table("heads"))
     return figure(

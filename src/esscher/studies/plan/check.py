@@ -1,8 +1,10 @@
 """The check: planned and uniform budgets and published rules on held-out text, against dense.
 
-All of them keep the same number of tokens in all. ``planned`` and ``uniform`` choose tokens inside
-a head in the same way and differ in the budgets alone; published rules have scores and budgets of
-their own, and forget what they do not keep. Layers with a sliding window are left alone by all.
+All of them keep the same number of bytes. ``planned`` and ``uniform`` choose tokens inside a head
+in the same way and differ in the budgets alone; published rules have scores and budgets of their
+own, and forget what they do not keep. They know nothing of bits: each is tried with 8 and with 4
+(the same bytes in 16 bits hold half as many tokens, and are no closer to dense), and has what is
+closer. Layers with a sliding window are left alone by all.
 
 The dense prefix of a passage is read once; only the tokens after it are read again, with a cache
 that holds what a configuration keeps.
@@ -16,10 +18,12 @@ from typing import TypeAlias
 import numpy as np
 import torch
 import xarray as xr
+from numpy.typing import NDArray
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
+from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, Bits, list_bytes
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Rule, rule_named
 from esscher.engine.cache.selection import reduced_attention, select_keys
@@ -27,8 +31,7 @@ from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
-from esscher.engine.text.tasks.asking import ask, ask_each
-from esscher.engine.text.tasks.items import TaskItem
+from esscher.engine.text.items import TaskItem, ask
 from esscher.math.statistics.intervals import mean_bounds, replicates_needed, wilson
 from esscher.studies.plan.predict import Budgets
 from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
@@ -39,6 +42,8 @@ KeptLayers: TypeAlias = dict[int, list[Kept]]
 Named: TypeAlias = tuple[str, int]
 #: Name of the passages of a check.
 PURPOSE = "plan check"
+#: Bits that are tried for published rules.
+RULE_BITS = ((8, 8), (4, 4))
 #: Divergences below this are rounding, and count as equal.
 ROUNDING = 1e-9
 #: A task on which the dense model scores less than this is one that it cannot do.
@@ -61,7 +66,7 @@ def kept_by_budgets(
                 int(budgets.tokens[layer, g]),
                 float(budgets.powers[layer, g]),
                 sample_start(named, seed, layer, g),
-            )
+            ).in_codes(bits_of(budgets.bits[layer, g]), prompt.certain)
             for g, head in enumerate(scores)
         ]
         if budgets.selection == "fitted":
@@ -97,15 +102,42 @@ def kept_layers(
         Seed of the samples.
     """
     out = {name: kept_by_budgets(each, prompt, named, seed) for name, each in budgets.items()}
-    each = int(budgets["uniform"].tokens[list(prompt.scores)].mean())
+    exact = bool((budgets["planned"].bits == EXACT).all())
+    nbytes = float(budgets["planned"].nbytes[list(prompt.scores)].mean())
     for rule in rules:
-        scores = prompt.rule_scores[rule.name]
-        kept = rule.keep(list(scores.values()), each)
-        out[rule.name] = {
-            layer: [Kept(index, torch.zeros(len(index))) for index in heads]
-            for layer, heads in zip(scores, kept, strict=True)
-        }
+        for bits in (EXACT,) if exact else RULE_BITS:
+            name = rule.name if exact else f"{rule.name} {bits[0]}"
+            entry = ENTRY_BYTES[prompt.loaded.weights]
+            out[name] = kept_by_rule(rule, prompt, prompt.certain, nbytes, bits, entry)
     return out
+
+
+def kept_by_rule(
+    rule: Rule,
+    prompt: ObservedPrompt,
+    certain: NDArray[np.bool_],
+    nbytes: float,
+    bits: Bits,
+    entry: int,
+) -> KeptLayers:
+    """Return what a published rule keeps of a prompt in so many bytes per key head.
+
+    Tokens that others keep for certain stay as they are if the rule keeps them, an entry of so many
+    bytes. It needs no weights, which are not counted.
+    """
+    scores, count = prompt.rule_scores[rule.name], len(certain)
+    tokens, width = np.arange(count + 1), prompt.loaded.shape.head_dim
+    sizes = list_bytes(tokens, int(certain.sum()), count, width, entry, bits, weighted=False)
+    kept = rule.keep(list(scores.values()), int(tokens[sizes <= nbytes].max()))
+    return {
+        layer: [Kept(i, torch.zeros(len(i))).in_codes(bits, certain) for i in heads]
+        for layer, heads in zip(scores, kept, strict=True)
+    }
+
+
+def bits_of(pair: NDArray[np.int64]) -> Bits:
+    """Bits of keys and values as whole numbers."""
+    return int(pair[0]), int(pair[1])
 
 
 def count_kept(kept: KeptLayers) -> int:
@@ -138,11 +170,13 @@ def passage_cell(
         query=range(shape.heads // shape.key_heads),
     )
     ends = [{"kl": 0.0, "top1": 1.0, "nll": surprise(dense.end, reader.next_tokens)}]
-    errors = [[0.0] * shape.layers]
+    errors, sizes = [[0.0] * shape.layers], [prompt.nbytes]
     for name, layers in kept.items():
         cache = prompt.reduced(layers)
-        if name == "planned":
-            data.planned_bytes, data.dense_bytes = [cache.nbytes], [cache.dense_nbytes]
+        sizes.append(cache.nbytes)
+        if name not in budgets:  # weights that are all 1 are stored nevertheless
+            heads = [head for layer in layers.values() for head in layer]
+            sizes[-1] -= sum(4 * len(head.index) - 2 * head.coded for head in heads)
         reduced = reader.read(lambda inputs: None, cache)
         ends.append(compare_laws(dense.end, reduced.end, reader.next_tokens))
         errors.append([])
@@ -152,7 +186,7 @@ def passage_cell(
             errors[-1].append(float(difference / torch.linalg.vector_norm(exact.double())))
     for measure in ("kl", "top1", "nll"):
         setattr(data, measure, [[float(end[measure]) for end in ends]])
-    data.error, data.kept = [errors], [_counts(prompt, kept)]
+    data.error, data.kept, data.nbytes = [errors], [_counts(prompt, kept)], [sizes]
     realised = head_errors(prompt, reader, kept["planned"])
     data.realised_error = realised.reshape(1, shape.layers, shape.key_heads, -1)
     return data.dataset
@@ -173,7 +207,7 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
         exact = inputs.own()[0].to(torch.float32)
         difference = reduced_attention(inputs, kept[inputs.layer], keys) - exact
         # with all keys the difference is rounding, not an error
-        whole = torch.tensor([len(head.index) == keys for head in kept[inputs.layer]])
+        whole = torch.tensor([len(x.index) == keys and not x.coded for x in kept[inputs.layer]])
         difference[whole.repeat_interleave(inputs.group)] = 0.0
         square = difference.square().sum(-1).mean(-1)
         norm = exact.square().sum(-1).mean(-1)
@@ -191,8 +225,8 @@ def item_cell(
     prompt = ObservedPrompt(loaded, item.context, settings.keeping, settings.score, rules)
     named = f"task {item.task} {item.haystack}", item.number
     kept = kept_layers(prompt, budgets, rules, named, settings.seed)
-    reduced = ask_each(loaded, prompt.reduced(*kept.values()), item, len(kept))
-    replies = [ask(loaded, prompt.cache, item), *reduced]
+    reduced = ask(loaded, prompt.reduced(*kept.values()), item, len(kept))
+    replies = [*ask(loaded, prompt.cache, item), *reduced]
     data = ItemCell.new(item=[item.number], configuration=["dense", *kept])
     data.score = [[reply.score for reply in replies]]
     data.log_probability = [[reply.log_probability for reply in replies]]
@@ -223,7 +257,14 @@ def set_check(
     tasks
         Items by task.
     """
-    passages = PassageCell(joined(cells, "passage"))
+    measured = joined(cells, "passage")
+    chosen = best_bits(measured)
+    passages = PassageCell(_with_bits(measured, chosen))
+    mixed = "by head" if np.any(data.key_bits < 16) or np.any(data.value_bits < 16) else "16"
+    data.bits = [
+        "16" if name == "dense" else variant.partition(" ")[2] or mixed
+        for name, variant in chosen.items()
+    ]
     data.passage_kl, data.passage_top1 = passages.kl, passages.top1
     data.passage_nll = passages.nll
     data.kept = passages.kept.isel(passage=0, drop=True)
@@ -238,10 +279,8 @@ def set_check(
     data.error = [mean_bounds(x.mean(axis=1), 0.0) for x in errors]
     data.layer_error = [mean_bounds(x, 0.0) for x in errors]
     _set_verdict(data, np.maximum(kl, ROUNDING))
-    # budgets are numbers of tokens: all passages take the same
-    data.planned_bytes, data.dense_bytes = (
-        float(x[0]) for x in (passages.planned_bytes, passages.dense_bytes)
-    )
+    nbytes = passages.nbytes.values.mean(axis=0)
+    data.dense_bytes, data.bytes_share = nbytes[0], nbytes / nbytes[0]
     data.realised_error = root_mean_square(passages.realised_error)
     predicted, realised = (
         x.sel(bound="value").values for x in (data.predicted_error, data.realised_error)
@@ -252,7 +291,34 @@ def set_check(
         data.within_factor = np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))
         data.median_ratio = np.median(ratio)
     if tasks:
-        _set_tasks(data, {task: ItemCell(joined(own, "item")) for task, own in tasks.items()})
+        items = {task: _with_bits(joined(own, "item"), chosen) for task, own in tasks.items()}
+        _set_tasks(data, {task: ItemCell(own) for task, own in items.items()})
+
+
+def best_bits(passages: xr.Dataset) -> dict[str, str]:
+    """Names of configurations, and what was measured for each: published rules have several bits.
+
+    Of these that is taken which is closest to dense, by the geometric mean over passages.
+    """
+    logs = dict(
+        zip(
+            passages["configuration"].values.tolist(),
+            np.log(np.maximum(passages["kl"].values, ROUNDING)).mean(axis=0).tolist(),
+            strict=True,
+        )
+    )
+    out: dict[str, str] = {}
+    for variant in logs:
+        name = variant.partition(" ")[0]
+        if name not in out or logs[variant] < logs[out[name]]:
+            out[name] = variant
+    return out
+
+
+def _with_bits(data: xr.Dataset, chosen: Mapping[str, str]) -> xr.Dataset:
+    """What was measured with the bits that were chosen."""
+    data = data.sel(configuration=list(chosen.values()))
+    return data.assign_coords(configuration=list(chosen))
 
 
 def _set_verdict(data: PlanData, kl: Array) -> None:

@@ -11,6 +11,11 @@ It is a KL divergence per token in nats. The same sum with ``sum_i p_ij^2 |v_j -
 of ``c_j^2`` is the squared error of a head's own output. Query heads that share a key are moved
 together: their contributions add up before they are squared.
 
+Keys and values in fewer bits are wrong by ``dk_j`` and ``dv_j``, which moves the end by
+``e_j = sum_i p_ij g_i' (dv_j + a q_i' dk_j (v_j - y_i))``, a the factor of the logits. Errors of
+different tokens are unrelated, and a token that stands for 1/pi_j others brings its own as often:
+they add ``1/2 sum_j E[e_j^2] / pi_j``.
+
 Keeping the largest scores and forgetting the others has no such formula, and needs none: what is
 left of a head's output is computed for every size, by one pass over the keys in the order of their
 scores.
@@ -23,7 +28,7 @@ distributions themselves, and ``E g g'`` the Fisher information, by one backward
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +37,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.core.validation import Array
+from esscher.engine.attention.bits import ALL_BITS, BLOCK, EXACT, Bits
+from esscher.engine.attention.coded import decode, encode
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import Rule
@@ -45,10 +52,14 @@ from esscher.engine.text.packing import Passage
 #: Ways to select: a sample with each of the powers, and last the largest scores.
 SELECTIONS = (*(f"power {power:g}" for power in POWERS), "topk")
 LARGEST = len(POWERS)
+#: Names of the bits of keys and values.
+BITS = tuple(f"{keys}/{values}" for keys, values in ALL_BITS)
 #: Power of a sample that is fitted. The fit takes away noise that queries of the prompt can see: on
 #: SmolLM2 larger powers were no closer to dense then, and lost more of what was asked for, and the
 #: powers that are best without a fit, or smaller ones, were farther from dense at small budgets.
 FITTED = POWERS.index(1.0)
+#: Tokens of a block of codes are taken to be so far apart: about as kept ones are.
+STRIDE = 8
 #: Least share of a query's weights that is taken to be left.
 SMALLEST_MASS = 1e-6
 #: Backward passes per passage: token sequences drawn from the model.
@@ -64,10 +75,10 @@ class PassageEffects:
     Attributes
     ----------
     effect
-        On the model's end, [layers, key heads, selections, sizes]: samples with each of ``POWERS``,
-        and last keeping the largest scores.
+        On the model's end, [layers, key heads, selections, bits, sizes]: samples with each of
+        ``POWERS``, and last keeping the largest scores, which is done with 16 bits alone.
     square
-        Mean squared error of each head's output, [layers, heads, selections, sizes].
+        Mean squared error of each head's output, [layers, heads, selections, bits, sizes].
     norm
         Mean squared norm of each head's output, [layers, heads].
     sliding
@@ -80,18 +91,33 @@ class PassageEffects:
     sliding: tuple[int, ...] = ()
 
     def chosen(self, layers: NDArray[np.int64], selection: SelectionKind) -> PassageEffects:
-        """The effects of some layers, and of the ways to select that a plan chooses among.
+        """The effects of some layers, [..., ways, sizes]: of the :func:`ways` of a selection.
 
         What fitting saves is not predicted: budgets are those of the sample behind it.
         """
-        which = slice(LARGEST)
+        which, bits = slice(LARGEST), slice(None)
         if selection == "fitted":
             which = slice(FITTED, FITTED + 1)
         elif selection == "topk":
-            which = slice(LARGEST, None)
-        return PassageEffects(
-            self.effect[layers][:, :, which], self.square[layers][:, :, which], self.norm[layers]
+            which, bits = slice(LARGEST, None), slice(1)
+        effect, square = (
+            array[layers][:, :, which, bits].reshape(
+                len(layers), array.shape[1], -1, array.shape[4]
+            )
+            for array in (self.effect, self.square)
         )
+        return PassageEffects(effect, square, self.norm[layers])
+
+
+def ways(selection: SelectionKind) -> list[tuple[float, Bits]]:
+    """Powers of scores and bits among which a plan chooses for every key head.
+
+    The largest scores are kept without a power, and as other runtimes have them: in 16 bits.
+    """
+    if selection == "topk":
+        return [(POWERS[0], EXACT)]
+    powers = (POWERS[FITTED],) if selection == "fitted" else POWERS
+    return [(power, bits) for power in powers for bits in ALL_BITS]
 
 
 def average_effects(parts: Sequence[PassageEffects]) -> PassageEffects:
@@ -153,7 +179,7 @@ def measure_effects(
             return
         sliding.append(inputs.layer)
         _, heads, _, _ = inputs.output_shape
-        shape = (len(SELECTIONS), len(sizes))
+        shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
         norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
         layers.append((np.zeros((inputs.k.shape[1], *shape)), np.zeros((heads, *shape)), norm))
 
@@ -192,39 +218,89 @@ def layer_effects(
     group, heads = inputs.group, inputs.q.shape[1]
     prefix, count = len(certain), inputs.q.shape[2]
     outputs = inputs.own()[0].to(torch.float32)
-    effect = np.empty((heads // group, len(SELECTIONS), len(sizes)))
-    square = np.empty((heads, len(SELECTIONS), len(sizes)))
+    shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
+    effect = np.full((heads // group, *shape), np.nan)
+    square = np.full((heads, *shape), np.nan)
     others = np.flatnonzero(~certain)
     rooms = np.clip(sizes - (prefix - len(others)), 1, len(others))
     for g in range(heads // group):
         mine = list(range(g * group, (g + 1) * group))
-        values = inputs.v[0, g, :prefix].to(torch.float32)[others]
+        keys, values = (x[0, g, :prefix].to(torch.float32)[others] for x in (inputs.k, inputs.v))
+        # errors of keys and of values by bits
+        wrong = {bits: rounding_errors(keys, values, bits) for bits in (8, 4)}
         key_scores = scores[g].numpy().astype(np.float64)[others]
         order = np.argsort(-key_scores, kind="stable")
         moves = torch.zeros(len(gradients), len(others))
+        moved_by = {bits: torch.zeros(2, len(gradients), len(others)) for bits in wrong}
         forgotten = torch.zeros(len(gradients), len(sizes))
         squares = []
         for h in mine:
             logits = inputs.logits(0, h, slice(None), torch.float32)
             weights = torch.softmax(logits, dim=-1)[:, others]
             y, slope = outputs[h], gradients[:, h]
-            # sum_i p_ij g_i' v_j, and sum_i p_ij g_i' y_i
-            moves += ((weights.T @ slope) * values).sum(-1)
-            moves -= (slope * y).sum(-1) @ weights
+            query = inputs.q[0, h].to(torch.float32) * inputs.scaling
+            # p_ij g_i' (v_j - y_i), [draws, queries, keys]
+            pull = (slope @ values.T - (slope * y).sum(-1, keepdim=True)) * weights
+            moves += pull.sum(1)
+            received, turned = weights.T @ slope, pull.mT @ query
+            for bits, (of_keys, of_values) in wrong.items():
+                moved_by[bits][0] += (turned * of_keys).sum(-1)
+                moved_by[bits][1] += (received * of_values).sum(-1)
             # |v_j - y_i|^2, [queries, keys]
             distance = values.square().sum(-1) - 2 * (y @ values.T) + y.square().sum(-1, True)
             distance = distance.clamp(min=0.0)
-            squares.append((weights.square() * distance).sum(0).double().numpy() / count)
+            shares = weights.square()
+            distance = shares * distance
+            squares.append(
+                _by_bits(
+                    distance.sum(0),
+                    {
+                        bits: (
+                            ((query @ of_keys.T).square() * distance).sum(0),
+                            shares.sum(0) * of_values.square().sum(-1),
+                        )
+                        for bits, (of_keys, of_values) in wrong.items()
+                    },
+                )
+                / count
+            )
             lost = _without_smallest(weights[:, order], values[order], y, rooms)
             forgotten += torch.einsum("rqd,sqd->rs", slope, lost)
-            square[h, LARGEST] = lost.square().sum((-1, -2)).double().numpy() / count
-        effect[g, LARGEST] = forgotten.square().mean(0).double().numpy() / 2
-        moved = moves.square().mean(0).double().numpy() / 2
-        costs = np.stack([moved, *squares])
+            square[h, LARGEST, 0] = lost.square().sum((-1, -2)).double().numpy() / count
+        effect[g, LARGEST, 0] = forgotten.square().mean(0).double().numpy() / 2
+        both = {
+            bits: (a, b) for bits, (a, b) in ((n, x.square().mean(1)) for n, x in moved_by.items())
+        }
+        costs = np.stack([_by_bits(moves.square().mean(0), both) / 2, *squares])
+        # of the sample, and of rounding what is kept of it
+        of_bits = (costs - costs[:, :1]).sum(-1)[..., None]
         for p, power in enumerate(POWERS):
-            effect[g, p], *square[mine, p] = Inclusion(key_scores, power).excess(costs, rooms)
+            total = Inclusion(key_scores, power).excess(costs, rooms) + of_bits
+            effect[g, p], *square[mine, p] = total
     norm = outputs.square().sum(-1).mean(-1).double().numpy()
     return effect, square, norm
+
+
+def _by_bits(sampled: Tensor, rounded: Mapping[int, tuple[Tensor, Tensor]]) -> Array:
+    """Squares by the bits of ``ALL_BITS``, [bits, keys]: of sampling keys, and of rounding them.
+
+    ``rounded`` has squares of rounding keys and of rounding values, by their bits.
+    """
+    rows = [
+        sampled if b == EXACT else sampled + rounded[b[0]][0] + rounded[b[1]][1] for b in ALL_BITS
+    ]
+    return torch.stack(rows).double().numpy()
+
+
+def rounding_errors(keys: Tensor, values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """What keys [n, d_k] and values [n, d_v] are wrong by with so many bits."""
+    place = torch.arange(len(keys))
+    order = torch.argsort(place // (STRIDE * BLOCK) * STRIDE + place % STRIDE, stable=True)
+    widths = keys.shape[1], values.shape[1]
+    data = encode(keys[order], values[order], torch.zeros(len(keys)), (bits, bits))
+    rounded = decode(data, len(keys), *widths, (bits, bits))[:2]
+    back = torch.argsort(order)
+    return rounded[0][back] - keys, rounded[1][back] - values
 
 
 def _without_smallest(

@@ -20,14 +20,15 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.variables import joined
+from esscher.engine.attention.bits import EXACT
 from esscher.engine.cache.cache import check_reducible
 from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import rule_named
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, check_supported
+from esscher.engine.text.items import TaskItem, calibration_item, task_item
 from esscher.engine.text.packing import Passage, cut_again, first_passages
-from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
 from esscher.runs.study import Setup
@@ -39,6 +40,7 @@ from esscher.studies.plan.check import (
     set_check,
 )
 from esscher.studies.plan.effects import (
+    BITS,
     SELECTIONS,
     PassageEffects,
     average_effects,
@@ -49,10 +51,12 @@ from esscher.studies.plan.effects import (
 from esscher.studies.plan.predict import (
     Budgets,
     Predicted,
+    Ways,
     plan_tolerance,
     plan_total,
     plan_uniform,
 )
+from esscher.studies.plan.result import Plan
 from esscher.studies.plan.study import (
     ALL,
     BASE,
@@ -118,7 +122,7 @@ def read_texts(
     calibration = list(prose) if settings.prose else []
     # retrieval passages end with questions about themselves: in the text, and in noise, in turn
     for i in range(settings.retrieval):
-        haystack: Any = "noise" if i % 2 else np.concatenate([p.ids for p in prose])
+        haystack = None if i % 2 else np.concatenate([p.ids for p in prose])
         calibration.append(
             calibration_item(
                 loaded,
@@ -132,9 +136,9 @@ def read_texts(
     items: dict[str, TaskItem] = {}
     for task in settings.tasks:
         for i, name in enumerate(settings.cells(task)):
-            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else "noise"
-            (items[name],) = task_items(
-                loaded, task, 1, settings.prefix, seed=settings.seed, haystack=haystack, first=i
+            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else None
+            items[name] = task_item(
+                loaded, task, i, settings.prefix, seed=settings.seed, haystack=haystack
             )
     records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
     setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})
@@ -191,7 +195,7 @@ def _calibration_cell(
         taken = sum(other.nbytes for other, _ in held.values())
         if taken + read[0].nbytes <= HELD_BYTES:
             held[f"trial-{i}"] = read
-    data = CalibrationCell.new(**_axes(shape), selection=SELECTIONS, budget=sizes)
+    data = CalibrationCell.new(**_axes(shape), selection=SELECTIONS, bits=BITS, budget=sizes)
     grouped = (shape.layers, shape.key_heads, -1)
     data.effect = effects.effect
     data.square = effects.square.reshape(*grouped, *effects.square.shape[2:])
@@ -250,12 +254,8 @@ def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> C
     """Choose budgets from the calibration passages, or take those of a plan that exists."""
     settings, model, plan = setup.settings, setup.model, setup.records["plan"]
     if plan is not None:
-        given = Budgets(plan.tokens, np.array(plan.powers), plan.selection)
-        equal = np.full_like(given.tokens, plan.prefix)
-        equal[plan.reduced] = int(given.tokens[plan.reduced].mean())
-        budgets = {"planned": given, "uniform": given._replace(tokens=equal)}
-        return Chosen(budgets, np.array(plan.reduced))
-    sizes = budget_grid(settings.prefix, settings.keeping.count)
+        return Chosen(given_budgets(plan), np.array(plan.reduced))
+    ways = Ways.of(settings.selection, settings.prefix, settings.keeping.count, model)
     stored = [CalibrationCell(cell) for cell in cells]
     layers = np.flatnonzero(~stored[0].sliding.values)
     parts = []
@@ -268,18 +268,34 @@ def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> C
         )
         parts.append(effects.chosen(layers, settings.selection))
     if settings.tolerance is not None:
-        planned = plan_tolerance(parts, sizes, settings.tolerance)
+        planned = plan_tolerance(parts, ways, settings.tolerance)
     else:
         assert settings.budget is not None
-        total = int(settings.budget * settings.prefix) * len(layers) * model.key_heads
-        planned = plan_total(parts, sizes, total)
+        dense = ways.nbytes.max() * len(layers) * model.key_heads
+        planned = plan_total(parts, ways, int(settings.budget * dense))
     # what rounding leaves over is part of the plan, so uniform budgets may have it as well
-    uniform = plan_uniform(parts, sizes, int(planned.tokens.mean()))
+    each = int(ways.nbytes[planned.way, planned.tokens].mean())
+    uniform = plan_uniform(parts, ways, each)
     budgets = {
-        name: each.budgets(layers, model.layers, settings.prefix, settings.selection)
+        name: each.budgets(layers, model.layers, ways)
         for name, each in (("planned", planned), ("uniform", uniform))
     }
     return Chosen(budgets, layers, average_effects(parts), planned, uniform)
+
+
+def given_budgets(plan: Plan) -> dict[str, Budgets]:
+    """Budgets of a plan that exists, and equal ones with the bits that most of its heads have."""
+    bits = np.array(plan.bits or [[EXACT] * plan.model.key_heads] * plan.model.layers)
+    given = Budgets(plan.tokens, np.array(plan.powers), bits, plan.nbytes, plan.selection)
+    each = int(given.nbytes[plan.reduced].mean())
+    kinds, counts = np.unique(bits[plan.reduced].reshape(-1, 2), axis=0, return_counts=True)
+    usual = kinds[counts.argmax()]
+    tokens = np.arange(plan.prefix + 1)
+    fits = plan.list_bytes(tokens, (int(usual[0]), int(usual[1]))) <= each
+    equal = given._replace(tokens=given.tokens.copy(), bits=bits.copy(), nbytes=given.nbytes.copy())
+    equal.tokens[plan.reduced] = tokens[fits].max()
+    equal.bits[plan.reduced], equal.nbytes[plan.reduced] = usual, each
+    return {"planned": given, "uniform": equal}
 
 
 def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:
@@ -299,7 +315,9 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
         task=(*stored, ALL) if stored else (),
         haystack=HAYSTACKS,
     )
-    data.tokens, data.power, _ = chosen.budgets["planned"]
+    planned = chosen.budgets["planned"]
+    data.tokens, data.power, data.nbytes = planned.tokens, planned.powers, planned.nbytes
+    data.key_bits, data.value_bits = np.moveaxis(planned.bits, -1, 0)
     data.uniform_power = chosen.budgets["uniform"].powers
     data.sliding = ~np.isin(range(model.layers), chosen.layers)
     if trials:
@@ -339,10 +357,10 @@ def _set_prediction(
     relative = np.sqrt(mean.square / mean.norm[..., None, None])
     layers, key_heads = mean.effect.shape[:2]
     relative = relative.reshape(layers, key_heads, -1, *relative.shape[2:])
-    ways = planned.ways[..., None, None]
+    way = planned.way[..., None, None]
     by_budget = {
-        "budget_effect": np.take_along_axis(mean.effect, ways, axis=2)[:, :, 0],
-        "budget_error": np.take_along_axis(relative, ways[..., None], axis=3)[:, :, :, 0],
+        "budget_effect": np.take_along_axis(mean.effect, way, axis=2)[:, :, 0],
+        "budget_error": np.take_along_axis(relative, way[..., None], axis=3)[:, :, :, 0],
     }
     for name, values in by_budget.items():
         whole = np.full((data.tokens.sizes["layer"], *values.shape[1:]), np.nan)

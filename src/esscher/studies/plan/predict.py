@@ -1,4 +1,4 @@
-"""From measured effects to budgets, and what they are predicted to cost.
+"""From measured effects to budgets in bytes, and what they are predicted to cost.
 
 Effects are of first order, of one head at a time, and know nothing of a fit. They say how budgets
 should be shared out; what these cost is measured, on the calibration passages themselves, read with
@@ -19,45 +19,103 @@ from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
+from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, list_bytes
 from esscher.engine.cache.budgets import POWERS, SelectionKind
+from esscher.engine.models.outline import ModelRecord
 from esscher.math.allocation import EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
-from esscher.studies.plan.effects import FITTED, PassageEffects, average_effects
+from esscher.studies.plan.effects import PassageEffects, average_effects, budget_grid, ways
 
-#: Tokens, and which of the ways to select, [layers, key heads] each.
+#: Tokens, and which of the ways to keep them, [layers, key heads] each.
 Choice: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Budgets(NamedTuple):
     """What every key head of a model keeps.
 
-    ``tokens`` and ``powers`` of the scores are [layers, key heads].
+    ``tokens``, ``powers`` of the scores and ``nbytes`` are [layers, key heads], ``bits`` of keys
+    and values [layers, key heads, 2].
     """
 
     tokens: NDArray[np.int64]
     powers: Array
+    bits: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
     selection: SelectionKind = "sample"
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """Tokens of every key head, how each selects them, and what is predicted.
+class Ways:
+    """Ways in which a key head can keep tokens, and the bytes that they take.
 
     Attributes
     ----------
-    tokens, ways
-        [layers, key heads]; ``ways`` number the selections of the effects.
+    selection
+        How tokens are chosen.
+    sizes
+        Budgets in tokens at which effects are known.
+    powers, bits
+        Of every way, [ways] and [ways, 2].
+    nbytes
+        Bytes of 0 to all tokens of the prefix, [ways, prefix + 1].
+    """
+
+    selection: SelectionKind
+    sizes: NDArray[np.int64]
+    powers: Array
+    bits: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, selection: SelectionKind, prefix: int, certain: int, model: ModelRecord) -> Ways:
+        """The ways of a selection, where so many tokens are kept for certain, and not rounded."""
+        powers, bits = zip(*ways(selection), strict=True)
+        tokens, entry = np.arange(prefix + 1), ENTRY_BYTES[model.dtype]
+        tables = [list_bytes(tokens, certain, prefix, model.head_dim, entry, b) for b in bits]
+        sizes = budget_grid(prefix, certain)
+        return cls(selection, sizes, np.array(powers), np.array(bits), np.array(tables))
+
+    @property
+    def least(self) -> int:
+        """Bytes of the smallest budget."""
+        return int(self.nbytes[:, self.sizes[0]].min())
+
+    def tokens(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens that fit into bytes [layers, units] in each way, [layers, units, ways]."""
+        rows = [np.searchsorted(table, nbytes, side="right") - 1 for table in self.nbytes]
+        return np.stack(rows, axis=-1)
+
+    def choose(self, nbytes: NDArray[np.int64], costs: Array) -> Choice:
+        """For bytes of every unit, the way that costs least, and the tokens that fit.
+
+        ``costs`` are [layers, units, ways, sizes].
+        """
+        tokens = self.tokens(nbytes)
+        values = interpolated(costs, self.sizes, tokens)
+        values[tokens < self.sizes[0]] = np.inf
+        best = values.argmin(-1)
+        return np.take_along_axis(tokens, best[..., None], axis=-1)[..., 0], best
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """Tokens of every key head, how each keeps them, and what is predicted.
+
+    Attributes
+    ----------
+    tokens, way
+        [layers, key heads]; ``way`` numbers the :class:`Ways`.
     own
         Effect of these budgets on every calibration passage, to first order.
     validated
         The same with budgets from the other passages (from itself if there is only one).
     price, gap
-        What one more token would gain, and how far the budgets can be from the optimum of the
+        What one more byte would gain, and how far the budgets can be from the optimum of the
         model used (rounding only); None for budgets from a tolerance.
     """
 
     tokens: NDArray[np.int64]
-    ways: NDArray[np.int64]
+    way: NDArray[np.int64]
     own: Array
     validated: Array
     price: float | None = None
@@ -67,15 +125,15 @@ class Predicted:
     def of(
         cls,
         parts: Sequence[PassageEffects],
-        sizes: NDArray[np.int64],
+        ways: Ways,
         choose: Callable[[PassageEffects], Choice],
     ) -> Predicted:
         """Choose budgets from all passages, and for each passage from the others."""
 
         def effect(part: PassageEffects, choice: Choice) -> float:
-            tokens, ways = choice
-            values = interpolated(part.effect, sizes, tokens)
-            return float(np.take_along_axis(values, ways[..., None], axis=-1)[..., 0].sum())
+            tokens, way = choice
+            values = interpolated(part.effect, ways.sizes, tokens[..., None])
+            return float(np.take_along_axis(values, way[..., None], axis=-1).sum())
 
         choice = choose(average_effects(parts))
         validated = []
@@ -86,18 +144,17 @@ class Predicted:
         own = np.array([effect(part, choice) for part in parts])
         return cls(*choice, own, np.array(validated))
 
-    def budgets(
-        self, layers: NDArray[np.int64], count: int, prefix: int, selection: SelectionKind
-    ) -> Budgets:
+    def budgets(self, layers: NDArray[np.int64], count: int, ways: Ways) -> Budgets:
         """Return the budgets of a model of ``count`` layers, of which these are planned.
 
         The others keep the whole prefix, or what their sliding window sees of it.
         """
         shape = (count, self.tokens.shape[1])
-        tokens, powers = np.full(shape, prefix), np.full(shape, POWERS[0])
-        first = FITTED if selection == "fitted" else 0
-        tokens[layers], powers[layers] = self.tokens, np.array(POWERS)[self.ways + first]
-        return Budgets(tokens, powers, selection)
+        tokens, powers = np.full(shape, ways.nbytes.shape[1] - 1), np.full(shape, POWERS[0])
+        bits, nbytes = np.full((*shape, 2), EXACT), np.zeros(shape, dtype=np.int64)
+        tokens[layers], powers[layers] = self.tokens, ways.powers[self.way]
+        bits[layers], nbytes[layers] = ways.bits[self.way], ways.nbytes[self.way, self.tokens]
+        return Budgets(tokens, powers, bits, nbytes, ways.selection)
 
     @property
     def optimism(self) -> float:
@@ -135,78 +192,75 @@ class Predicted:
         return float(values.mean()), interval, retrieval
 
 
-def plan_total(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], total: int) -> Predicted:
-    """Budgets of a given total, over all layers and key heads.
+def plan_total(parts: Sequence[PassageEffects], ways: Ways, total: int) -> Predicted:
+    """Budgets of so many bytes in all, over all layers and key heads.
 
     Parameters
     ----------
     parts
         Effects on each calibration passage.
-    sizes
-        Budgets at which they are known.
+    ways
+        Ways to keep tokens.
     total
-        Tokens of all key heads together.
+        Bytes of all key heads together.
     """
+    sizes = ways.nbytes[:, ways.sizes].ravel()
 
     def curves_of(mean: PassageEffects) -> list[EffectCurve]:
-        # by the best power of each key head
-        best = mean.effect.min(axis=2).reshape(-1, len(sizes))
-        return [EffectCurve.below(sizes, unit) for unit in best]
+        # whichever way costs least
+        out = []
+        for unit in mean.effect.reshape(-1, len(sizes)):
+            order = np.lexsort((unit, sizes))
+            ordered, first = np.unique(sizes[order], return_index=True)
+            out.append(EffectCurve.below(ordered, unit[order][first]))
+        return out
 
     def choose(mean: PassageEffects) -> Choice:
-        budgets = allocate(curves_of(mean), total).budgets.reshape(mean.effect.shape[:2])
-        return budgets, best_powers(mean, sizes, budgets)
+        nbytes = allocate(curves_of(mean), total).budgets.reshape(mean.effect.shape[:2])
+        return ways.choose(nbytes, mean.effect)
 
     curves = curves_of(average_effects(parts))
     allocation = allocate(curves, total)
-    planned = Predicted.of(parts, sizes, choose)
-    return replace(planned, price=allocation.price, gap=allocation.gap(curves))
+    planned = Predicted.of(parts, ways, choose)
+    # budgets that are no corner of their curve cost more than the curve says
+    above = float(planned.own.mean()) - allocation.effect
+    return replace(planned, price=allocation.price, gap=allocation.gap(curves) + above)
 
 
-def plan_uniform(parts: Sequence[PassageEffects], sizes: NDArray[np.int64], each: int) -> Predicted:
-    """The same budget for every key head, with the best power of each."""
-    budgets = np.full(parts[0].effect.shape[:2], each, dtype=np.int64)
-    return Predicted.of(parts, sizes, lambda mean: (budgets, best_powers(mean, sizes, budgets)))
+def plan_uniform(parts: Sequence[PassageEffects], ways: Ways, each: int) -> Predicted:
+    """The same number of bytes for every key head, each of which spends them in its best way."""
+    nbytes = np.full(parts[0].effect.shape[:2], each, dtype=np.int64)
+    return Predicted.of(parts, ways, lambda mean: ways.choose(nbytes, mean.effect))
 
 
-def plan_tolerance(
-    parts: Sequence[PassageEffects], sizes: NDArray[np.int64], tolerance: float
-) -> Predicted:
-    """The smallest budgets that keep the relative output error of every head within a tolerance."""
+def plan_tolerance(parts: Sequence[PassageEffects], ways: Ways, tolerance: float) -> Predicted:
+    """The fewest bytes that keep the relative output error of every head within a tolerance."""
     worst = _worst_squares(average_effects(parts))
-    # the first size at which a power reaches it; not of the minorant, which lies below the errors
-    curves = [EffectCurve(sizes, squares) for squares in worst.reshape(-1, len(sizes))]
+    # the first size at which a way reaches it; not of the minorant, which lies below the errors
+    curves = [EffectCurve(ways.sizes, squares) for squares in worst.reshape(-1, len(ways.sizes))]
     least = smallest_within(curves, np.full(len(curves), tolerance**2)).reshape(worst.shape[:-1])
-    budgets = np.where(least < 0, sizes[-1] + 1, least).min(axis=-1)
-    if np.any(budgets > sizes[-1]):
+    if np.any(least.max(axis=-1) < 0):
         raise InputError(f"tolerance is {tolerance:g}; no budget reaches it")
-
-    def choose(mean: PassageEffects) -> Choice:
-        # the power with the smallest effect on the model's end may exceed the tolerance
-        squares = interpolated(_worst_squares(mean), sizes, budgets)
-        return budgets, np.asarray(squares.argmin(-1), dtype=np.int64)
-
-    return Predicted.of(parts, sizes, choose)
+    nbytes = ways.nbytes[np.arange(worst.shape[2]), least]
+    nbytes = np.where(least < 0, ways.nbytes.max() + 1, nbytes).min(axis=-1)
+    # the way with the smallest effect on the model's end may exceed the tolerance
+    return Predicted.of(parts, ways, lambda mean: ways.choose(nbytes, _worst_squares(mean)))
 
 
 def _worst_squares(effects: PassageEffects) -> Array:
-    """Squared relative error of the neediest query head, [layers, key heads, powers, sizes]."""
+    """Squared relative error of the neediest query head, [layers, key heads, ways, sizes]."""
     layers, key_heads = effects.effect.shape[:2]
     relative = effects.square / effects.norm[..., None, None]
     return np.asarray(relative.reshape(layers, key_heads, -1, *relative.shape[2:]).max(axis=2))
 
 
-def best_powers(
-    effects: PassageEffects, sizes: NDArray[np.int64], budgets: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The power with the smaller effect at each key head's budget."""
-    return np.asarray(interpolated(effects.effect, sizes, budgets).argmin(-1), dtype=np.int64)
-
-
-def interpolated(values: Array, sizes: NDArray[np.int64], budgets: NDArray[np.int64]) -> Array:
-    """Values [layers, units, powers, sizes] at a budget per unit, [layers, units, powers]."""
-    layers, units, powers = values.shape[:3]
-    out = np.empty((layers, units, powers))
-    for layer, unit, power in np.ndindex(layers, units, powers):
-        out[layer, unit, power] = np.interp(budgets[layer, unit], sizes, values[layer, unit, power])
+def interpolated(values: Array, sizes: NDArray[np.int64], tokens: NDArray[np.int64]) -> Array:
+    """Values [layers, units, ways, sizes] at tokens [layers, units, ways or 1]."""
+    layers, units, count = values.shape[:3]
+    out = np.empty((layers, units, count))
+    for layer, unit in np.ndindex(layers, units):
+        for way, own in enumerate(values[layer, unit]):
+            out[layer, unit, way] = np.interp(
+                tokens[layer, unit, way % tokens.shape[2]], sizes, own
+            )
     return out

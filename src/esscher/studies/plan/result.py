@@ -21,6 +21,7 @@ from esscher.core.dataset_file import SUFFIX
 from esscher.core.errors import InputError
 from esscher.core.shown import counted, shortened
 from esscher.core.validation import as_path
+from esscher.engine.attention.bits import ENTRY_BYTES
 from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.runs.result import NotFinished, Result
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from esscher.studies.plan.study import PlanSettings  # noqa: F401 - of the base class
 
 #: Version of the file of a plan.
-VERSION = 4
+VERSION = 5
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
 #: Fields of a file of version 3 that are no part of the record: what was measured, and the run.
@@ -164,13 +165,15 @@ class UsesPlan:
     def export(self, path: str | Path) -> None:
         """Write the budgets for another runtime, in the form that the name of the file ends in.
 
-        ``.csv``: tokens and shares by layer and key head. ``.npy``: an array for kvpress'
-        ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the plan's own ratio
-        alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5 fails with transformers
-        from 5.3 on (``KeyError: 'cache_position'``): it needs an environment of its own.
+        ``.csv``: tokens, shares, bits and bytes by layer and key head. ``.npy``: an array for
+        kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the plan's own
+        ratio alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5 fails with
+        transformers from 5.3 on (``KeyError: 'cache_position'``): it needs an environment of its
+        own.
 
-        Weights of the sample, and what was fitted, are lost: make plans for other runtimes with
-        ``selection="topk"``. kvpress is not handed any other without a warning.
+        Weights of the sample, what was fitted, and fewer bits are lost: make plans for other
+        runtimes with ``selection="topk"``, which keeps tokens in the type of the model. kvpress is
+        not handed any other without a warning.
 
         Raises
         ------
@@ -183,12 +186,13 @@ class UsesPlan:
         plan, path = self.plan, as_path(path, "path")
         ratios = plan.ratios
         if path.suffix.lower() == ".csv":
-            rows = [
-                f"{layer},{head},{tokens},{ratios[layer, head]}\n"
-                for layer, row in enumerate(plan.budgets)
-                for head, tokens in enumerate(row)
-            ]
-            write_output(path, "".join(["layer,key_head,tokens,ratio\n", *rows]).encode())
+            rows = ["layer,key_head,tokens,ratio,key_bits,value_bits,bytes\n"]
+            for (layer, head), tokens in np.ndenumerate(plan.tokens):
+                keys, values = plan.bits_of(layer, head)
+                size = plan.nbytes[layer, head]
+                share = ratios[layer, head]
+                rows.append(f"{layer},{head},{tokens},{share},{keys},{values},{size}\n")
+            write_output(path, "".join(rows).encode())
             return
         if path.suffix.lower() != ".npy":
             raise InputError(
@@ -200,8 +204,8 @@ class UsesPlan:
                 f"{plan.model.name} has layers with a sliding window, which kvpress' array of "
                 "ratios cannot leave out; export .csv"
             )
-        if plan.selection != "topk":
-            lost = "weights" if plan.selection == "sample" else "weights and fitted values"
+        if plan.selection != "topk" or plan.bits is not None:
+            lost = "bits" if plan.selection == "topk" else "bits, weights and fitted values"
             warnings.warn(
                 f"the plan is for selection {plan.selection!r}, and kvpress has no {lost} of "
                 "tokens: its budgets alone are exported, and what it says of errors does not hold "
@@ -231,7 +235,7 @@ class Plan(TokenBudgets, UsesPlan, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes
     ----------
-    model, prefix, keeping, budgets, powers, selection, score
+    model, prefix, keeping, budgets, powers, bits, selection, score
         See :class:`~esscher.engine.cache.budgets.TokenBudgets`.
     sliding
         Layers with a sliding window, which are left alone.
@@ -260,6 +264,13 @@ class Plan(TokenBudgets, UsesPlan, frozen=True, kw_only=True, forbid_unknown_fie
         """Tokens of the layers that are reduced, as a share of all."""
         return float(self.tokens[self.reduced].mean() / self.prefix)
 
+    @property
+    def share(self) -> float:
+        """Bytes of the layers that are reduced, as a share of those of a dense cache."""
+        entry = ENTRY_BYTES[self.model.dtype]
+        dense = 2 * self.prefix * self.model.head_dim * entry
+        return float(self.nbytes[self.reduced].mean() / dense)
+
     def save(self, path: str | Path) -> None:
         """Write the plan as a JSON file, which people may edit and :func:`esscher.load` reads."""
         header = {"kind": "plan", "version": VERSION}
@@ -268,8 +279,8 @@ class Plan(TokenBudgets, UsesPlan, frozen=True, kw_only=True, forbid_unknown_fie
     def __repr__(self) -> str:
         low, high = self.tokens.min(), self.tokens.max()
         return (
-            f"plan for {self.model.name}: {self.ratio:.1%} of {counted(self.prefix, 'token')}, "
-            f"{low:,} to {high:,} by key head"
+            f"plan for {self.model.name}: {self.share:.1%} of the bytes and {self.ratio:.1%} of "
+            f"{counted(self.prefix, 'token')}, {low:,} to {high:,} by key head"
         )
 
 
@@ -283,10 +294,10 @@ def read_plan(tree: Any, place: str) -> Plan:
     """
     fields = {name: value for name, value in tree.items() if name not in ("kind", "version")}
     version = tree.get("version")
-    if version not in (3, VERSION):
+    if version not in (3, 4, VERSION):
         raise InputError(
             f"{place} is damaged: it has version {shortened(version)}; this version of Esscher "
-            f"reads 3 and {VERSION}: make the plan again"
+            f"reads 3 to {VERSION}: make the plan again"
         )
     if version == 3:
         fields = {name: value for name, value in fields.items() if name not in MEASURED}
@@ -311,12 +322,16 @@ class PlanResult(UsesPlan, Result["PlanSettings"]):
         if not self.cells:
             raise NotFinished("there is no plan yet; run the command that began it again to resume")
         settings, data = self.setup.settings, self.data
+        both = zip(_rows(data["key_bits"]), _rows(data["value_bits"]), strict=True)
+        bits = tuple(tuple(zip(*rows, strict=True)) for rows in both)
+        exact = (data["key_bits"] == 16) & (data["value_bits"] == 16)
         return Plan(
             model=self.setup.model,
             prefix=settings.prefix,
             keeping=settings.keeping,
             budgets=_rows(data["tokens"]),
             powers=_rows(data["power"]),
+            bits=None if exact.all() else bits,
             selection=settings.selection,
             score=settings.score,
             sliding=tuple(data["layer"].values[data["sliding"].values].tolist()),

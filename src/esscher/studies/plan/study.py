@@ -8,6 +8,7 @@ budgets, which follow from the calibration.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -17,10 +18,11 @@ from msgspec import Meta
 from esscher.core.codec import Count, Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost, Seed, option
+from esscher.core.shown import shortened
 from esscher.core.variables import Data, Variable, var
+from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, list_bytes
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
-from esscher.engine.models.outline import Outline
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
 from esscher.runs.executors import CellExecutor
@@ -64,6 +66,9 @@ BASE = ("dense", "planned", "uniform")
 FACTOR = 1.5
 #: Label of the totals on the axis of tasks.
 ALL = "all"
+#: Forms of a budget, and its units in bytes.
+_BUDGET = re.compile(r"([0-9.]+(?:e-?[0-9]+)?)\s*(tokens?|kB|MB|GB|)", re.IGNORECASE)
+_SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
 #: Bounds of a number of tokens.
 COUNTED: Mapping[str, Any] = {"ge": 1, "le": 10**15}
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
@@ -78,8 +83,8 @@ def _measure(label: str = "", **options: Any) -> Variable:
 class CalibrationCell(Data):
     """A calibration passage: what budgets would cost each head; see ``effects.py``."""
 
-    effect = var("layer key_head selection budget")
-    square = var("layer key_head query selection budget")
+    effect = var("layer key_head selection bits budget")
+    square = var("layer key_head query selection bits budget")
     norm = var("layer key_head query")
     sliding = var("layer", kind="b")
 
@@ -92,9 +97,8 @@ class PassageCell(Data):
     nll = var("passage configuration")
     error = var("passage configuration layer")
     kept = var("passage configuration", kind="i")
+    nbytes = var("passage configuration", kind="i")
     realised_error = var("passage layer key_head query")
-    planned_bytes = var("passage", kind="i")
-    dense_bytes = var("passage", kind="i")
 
 
 class ItemCell(Data):
@@ -112,8 +116,8 @@ class PlannedData(Data):
     """The plan, and what it is predicted to cost; see ``predict.py``.
 
     ``query`` numbers the query heads that share a key head. ``budget_effect`` and ``budget_error``
-    are of a key head that alone keeps so many tokens, without a fit. ``price`` is the KL that one
-    more token would gain, ``gap`` how far rounding can have led away from the optimum.
+    are of a key head that alone keeps so many tokens in its bits, without a fit. ``price`` is the
+    KL that one more byte would gain, ``gap`` how far rounding can have led away from the optimum.
     """
 
     tokens = var("layer key_head", "tokens kept", "n0", kind="i", terminal="tokens")
@@ -123,6 +127,9 @@ class PlannedData(Data):
         terminal="power",
         help="tokens are drawn with score^power",
     )
+    key_bits = var("layer key_head", "bits of keys", "n0", kind="i")
+    value_bits = var("layer key_head", "bits of values", "n0", kind="i")
+    nbytes = var("layer key_head", "bytes", "n0", kind="i", page=False)
     uniform_power = var("layer key_head")
     sliding = var("layer", kind="b")
     predicted_kl = var("bound")
@@ -175,7 +182,15 @@ class PlanData(PlannedData):
     closest = var(
         "configuration", "closest to dense", kind="b", help="or not to be told from the closest"
     )
-    kept = var("configuration", "tokens kept", "n0", kind="i")
+    kept = var("configuration", "tokens kept", "n0", kind="i", terminal="tokens")
+    bytes_share = var("configuration", "bytes of dense", "p2", terminal="bytes")
+    bits = var(
+        "configuration",
+        "bits",
+        kind="U",
+        terminal="bits",
+        help="of keys and values; published methods have 4 or 8, whichever is closer to dense",
+    )
     layer_error = var("configuration layer bound")
     passage_kl = var("configuration passage")
     passage_top1 = var("configuration passage")
@@ -187,7 +202,6 @@ class PlanData(PlannedData):
     median_ratio = var()
     verdict = var(kind="U")
     passages_needed = var()
-    planned_bytes = var()
     dense_bytes = var()
     score = var("task configuration bound", "right answers", "p0", help="Wilson's interval")
     log_probability = var(
@@ -241,12 +255,12 @@ class PlanSettings(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanStudy(ModelStudy[PlanSettings]):
-    """Plan how many tokens each head keeps, and check the plan.
+    """Plan how many tokens each head keeps, in how many bits, and check the plan.
 
-    A pass over the calibration text predicts what each budget costs each head, and budgets are
-    chosen to cost least in all. With --check the plan is compared on held-out text with uniform
-    budgets and with published methods, all keeping the same number of tokens. (How long a context
-    each head uses: esscher context.)
+    A pass over the calibration text predicts what each budget costs each head, and a number of
+    bytes is shared out to cost least in all. With --check the plan is compared on held-out text
+    with uniform budgets and with published methods, all keeping the same number of bytes. (How long
+    a context each head uses: esscher context.)
     """
 
     settings, data, result = PlanSettings, PlanData, PlanResult
@@ -261,7 +275,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         "check": TextRecord | None,
         "plan": Plan | None,
     }
-    asks = "How many tokens can each head drop, and what does it cost?"
+    asks = "How small can the cache be, head by head, and what does it cost?"
     next_step = "esscher generate MODEL --plan RUN --prompt FILE --compare"
     unit = "passages"
     sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "plan"})
@@ -276,8 +290,11 @@ class PlanStudy(ModelStudy[PlanSettings]):
         option("Held-out text to check the plan on; without it the plan is not checked."),
     ] = None
     budget: Annotated[
-        Annotated[float, Meta(gt=0, le=1)] | None,
-        option("Share of the tokens to keep, such as 0.25."),
+        float | str | None,
+        option(
+            "Bytes to keep: a share of the dense cache, such as 0.0625, a size, such as 64MB, or "
+            "as much as some of its tokens take, such as '1024 tokens'."
+        ),
     ] = None
     tolerance: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
@@ -326,7 +343,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         option(
             "fitted: keep a weighted sample, fitted to what the prompt's own queries get from all "
             "tokens; sample: without the fit; topk: keep the tokens with the largest scores, "
-            "without weights, as other runtimes do."
+            "without weights and in the type of the model, as other runtimes do."
         ),
     ] = "fitted"
     against: Annotated[
@@ -379,15 +396,25 @@ class PlanStudy(ModelStudy[PlanSettings]):
                 f"follow it, but {model.name} reads at most {model.max_positions} tokens at a "
                 f"time: the longest possible prefix is {longest}"
             )
-        keeping = keeping_for(keys, self.budget or 1.0)
+        budget = None
+        if self.budget is not None:
+            budget = share_of(self.budget, keys, model)
+        keeping = keeping_for(keys, budget or 1.0)
         keeping = keeping if self.plan is None else self.plan.keeping
-        if self.budget is not None and self.budget < (keeping.count + 1) / keys:
-            smallest = math.ceil((keeping.count + 1) / keys * 1e4) / 1e4
-            raise InputError(
-                f"budget is {self.budget:g}; every head always keeps {keeping.count} of {keys} "
-                f"tokens and at least one more, so the smallest possible budget is {smallest:g}, "
-                "the largest 1"
+        if budget is not None:
+            width, entry = model.shape.head_dim, ENTRY_BYTES[model.weights]
+            kinds = ALL_BITS[:1] if self.selection == "topk" else ALL_BITS
+            least = min(
+                list_bytes(keeping.count + 1, keeping.count, keys, width, entry, bits)
+                for bits in kinds
             )
+            smallest = math.ceil(least / (2 * width * entry * keys) * 1e4) / 1e4
+            if budget < smallest:
+                raise InputError(
+                    f"budget is {self.budget}, {budget:.2g} of the dense cache; every head always "
+                    f"keeps {keeping.count} of {keys} tokens and at least one more, so the "
+                    f"smallest possible budget is {smallest:g}, the largest 1"
+                )
         if self.tolerance is not None and self.tolerance < SMALLEST_TOLERANCE:
             raise InputError(
                 f"tolerance is {self.tolerance:g}; errors below {SMALLEST_TOLERANCE:g} cannot be "
@@ -399,6 +426,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         if self.plan is not None:
             passages = retrieval = 0
         return self.settings_with(
+            budget=budget,
             prefix=keys,
             sinks=keeping.sinks,
             recent=AtMost(keeping.recent) if isinstance(keys, AtMost) else keeping.recent,
@@ -498,6 +526,36 @@ class PlanStudy(ModelStudy[PlanSettings]):
         from esscher.studies.plan.measure import combine  # brings torch
 
         return combine(setup, cells)
+
+
+def share_of(budget: float | str, prefix: int, model: Outline) -> float:
+    """Return what a budget is as a share of the dense cache of so many tokens, above 0 to 1.
+
+    Raises
+    ------
+    InputError
+        If it is no share, no size and no number of tokens, or more than there is.
+    """
+    parts = _BUDGET.fullmatch(str(budget).strip())
+    if parts is None:
+        raise InputError(
+            f"budget is {shortened(budget)}; write a share of the dense cache, such as 0.0625, a "
+            "size, such as 64MB, or a number of its tokens, such as '1024 tokens'"
+        )
+    number, unit = float(parts[1]), parts[2].lower()
+    share = number
+    if unit.startswith("token"):
+        share = number / prefix
+    elif unit:
+        shape = model.shape
+        token = 2 * shape.layers * shape.key_heads * shape.head_dim * ENTRY_BYTES[model.weights]
+        share = number * _SIZES[unit[0]] / (token * prefix)
+    if not 0 < share <= 1 and (not unit or share <= 0):
+        slip = f"; did you mean {number / 100:g}?" if 2 <= number <= 100 else ""
+        raise InputError(
+            f"budget is {shortened(budget)}; a share must be above 0 and at most 1{slip}"
+        )
+    return min(share, 1.0)
 
 
 def _check_names(

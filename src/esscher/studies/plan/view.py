@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ import xarray as xr
 
 from esscher.core.shown import between, byte_count, counted, shown, two_digits
 from esscher.core.variables import by_row, var
+from esscher.engine.attention.bits import EXACT
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.plan.result import PlanResult
@@ -32,6 +34,7 @@ STATISTIC = "geometric mean over passages"
 Number: TypeAlias = tuple[float, tuple[float, float] | None]
 #: Variables that only tables show.
 RATIO = var("", "of the prefix", "p1", name="ratio", terminal="share")
+BITS = var("", "bits of keys/values", name="bits", kind="U", terminal="bits")
 ANSWERS = var(
     "",
     name="answers",
@@ -60,7 +63,10 @@ def key_heads(result: PlanResult) -> xr.Dataset:
     Plans for the largest scores have no powers.
     """
     data, plan = PlanData(result.data), result.plan
-    out = data.dataset[["tokens", "budget_effect"]].assign(ratio=data.tokens / plan.prefix)
+    out = data.dataset[["tokens", "nbytes", "budget_effect"]].assign(
+        ratio=data.tokens / plan.prefix,
+        bits=data.key_bits.astype(str) + "/" + data.value_bits.astype(str),
+    )
     if plan.selection != "topk":
         out["power"] = data.power
     out["predicted_error"] = _worst(data.predicted_error)
@@ -95,7 +101,7 @@ TABLES = (
         "All key heads",
         ("layer", "key_head"),
         (
-            *(PlanData.tokens, RATIO, PlanData.power),
+            *(PlanData.tokens, RATIO, BITS, PlanData.nbytes, PlanData.power),
             *(PlanData.predicted_error, PlanData.realised_error),
         ),
         key_heads,
@@ -106,11 +112,12 @@ TABLES = (
     ),
     TableView(
         "check",
-        "The same number of tokens in all, on held-out text",
+        "The same number of bytes, on held-out text",
         ("configuration",),
         (
             *(PlanData.kl, PlanData.top1, PlanData.perplexity_ratio, PlanData.error),
             *(PlanData.over_planned, PlanData.over_best, PlanData.closest, PlanData.kept),
+            *(PlanData.bits, PlanData.bytes_share),
         ),
         lambda result: result.data,
         keep=lambda frame: frame["configuration"] != "dense",
@@ -157,8 +164,8 @@ def headline(result: PlanResult) -> str:
     """Return what is kept, what it costs, whether the plan is worth it, and what is best."""
     data, plan = PlanData(result.data), result.plan
     sentence = (
-        f"The plan keeps {100 * plan.ratio:.3g}% of the tokens: {kept_per_head(result)} of "
-        f"{plan.prefix:,} per key head. "
+        f"The plan keeps {100 * plan.share:.3g}% of the bytes: {kept_per_head(result)} of "
+        f"{plan.prefix:,} tokens per key head{_in_bits(result)}. "
     )
     if not result.checked:
         return sentence + (
@@ -179,6 +186,16 @@ def kept_per_head(result: PlanResult) -> str:
     tokens = result.plan.tokens
     low, high = tokens.min(), tokens.max()
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _in_bits(result: PlanResult) -> str:
+    """How many key heads have how many bits, if not all have those of the model."""
+    plan = result.plan
+    kinds = Counter(plan.bits_of(i, g) for i in plan.reduced for g in range(plan.model.key_heads))
+    if set(kinds) == {EXACT}:
+        return ""
+    shares = (f"{keys}/{values} bits in {n}" for (keys, values), n in sorted(kinds.items())[::-1])
+    return f", with {', '.join(shares)} of {kinds.total()} key heads"
 
 
 def _passages(result: PlanResult) -> str:
@@ -301,10 +318,10 @@ def notes(result: PlanResult) -> list[str]:
     data, said = PlanData(result.data), list[str]()
     if not result.checked:
         return said
-    planned, dense = float(data.planned_bytes), float(data.dense_bytes)
+    share, dense = _share(data), float(data.dense_bytes)
     said.append(
-        f"The cache takes {byte_count(planned)} instead of {byte_count(dense)} "
-        f"({planned / dense:.1%}), weights of the sample included."
+        f"The cache takes {byte_count(share * dense)} instead of {byte_count(dense)} "
+        f"({share:.2%}), weights and scales included."
     )
     within, median = float(data.within_factor), float(data.median_ratio)
     if within == within:
@@ -315,21 +332,27 @@ def notes(result: PlanResult) -> list[str]:
     return said
 
 
+def _share(data: PlanData) -> float:
+    """Bytes of the plan's cache as a share of the dense one's, measured."""
+    return float(data.bytes_share.sel(configuration="planned"))
+
+
 def cards(result: PlanResult) -> list[Card]:
     """Return the numbers that matter: what is kept, and what that costs."""
     data, plan = PlanData(result.data), result.plan
-    kept = int(plan.tokens[plan.reduced].sum())
     out = [
-        Card(f"{plan.ratio:.1%}", "of the tokens are kept", f"{kept:,} in all key heads"),
+        Card(
+            f"{100 * plan.share:.3g}%", "of the bytes are kept", f"{plan.ratio:.1%} of the tokens"
+        ),
         Card(kept_per_head(result), "tokens per key head", f"of a prefix of {plan.prefix:,}"),
     ]
     if data.predicted_kl.notnull().any():
         out.append(_estimate(number(data.predicted_kl), "predicted KL in nats per token"))
     if not result.checked:
         return out
-    planned, dense = float(data.planned_bytes), float(data.dense_bytes)
+    share, dense = _share(data), float(data.dense_bytes)
     label = f"for the cache instead of {byte_count(dense)}"
-    out.append(Card(byte_count(planned), label, f"measured: {planned / dense:.1%}"))
+    out.append(Card(byte_count(share * dense), label, f"measured: {share:.2%}"))
     kl = number(data.kl.sel(configuration="planned"))
     out.append(_estimate(kl, "measured KL to dense (nats per token)"))
     ratio = number(data.over_planned.sel(configuration="uniform"))

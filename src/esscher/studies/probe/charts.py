@@ -13,6 +13,7 @@ from altair.typing import ChartType
 
 from esscher.core.shown import between, counted, shown
 from esscher.core.variables import table
+from esscher.runs.fits import Fit
 from esscher.show.cells import pairs, picked_title
 from esscher.show.chart import (
     Axis,
@@ -27,23 +28,23 @@ from esscher.show.chart import (
     sheet,
     words,
 )
-from esscher.show.content import Drawing, check_heads
+from esscher.show.content import Drawing
 from esscher.show.explorer import HeadMap
 from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
 from esscher.show.theme import BLACK, BLUE, DASHES, GREEN, GREY, SHARES, VERMILION, limits
-from esscher.studies.probe.study import ProbeData
+from esscher.studies.probe.study import OnePass, ProbeData
 from esscher.studies.probe.view import (
     CURVES,
+    LOST,
+    TABLES,
+    TOKENS,
     Probe,
     by_need,
     enough_for,
     exponents,
-    subject,
 )
-from esscher.studies.probe.view import (
-    layers as layer_numbers,
-)
+from esscher.studies.probe.view import layers as layer_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,46 +74,44 @@ PREDICTORS = {
 }
 #: Names of a measured number and the ends of its interval, by the end of its column.
 ENDS = {"": "measured", "_low": "low", "_high": "high"}
-ERROR = HeadMap("at_context", "error at the context", {"colours": SHARES, "log": True})
-TOKENS = HeadMap("tokens_10", "tokens for 10% error", {"colours": SHARES, "log": True})
-HORIZON = HeadMap("horizon", "horizon H", {"colours": SHARES, "log": True})
+AMOUNT: dict[str, Any] = {"colours": SHARES, "log": True}
+SHARE: dict[str, Any] = {"colours": SHARES, "ends": (0.0, 1.0)}
+ERROR = HeadMap(OnePass.at_context, look=AMOUNT)
+NEEDED = HeadMap(TOKENS[1], look=AMOUNT)
+HORIZON = HeadMap(OnePass.horizon, look=AMOUNT)
+ATTENTION = HeadMap(LOST, look=SHARE)
+#: Exponents: those of the mean and the map, and of the covariance.
 EXPONENTS = tuple(
-    HeadMap(f"exponent_{metric}", f"exponent, {name} error", {"ends": (low, 0.6)})
-    for metric, name, low in (
-        ("mean", "mean", 0.2),
-        ("map", "map", 0.0),
-        ("cov", "covariance", 0.2),
-    )
+    HeadMap(Fit.exponent, f"exponent_{metric}", {"ends": (low, 0.6)})
+    for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
 )
-LOST = HeadMap("lost", "sinks and delimiters", {"colours": SHARES, "ends": (0.0, 1.0)})
 #: Maps of the main chart, above the curves of the picked head, and of what is left.
-MAIN = (ERROR, TOKENS, *EXPONENTS[:2], HORIZON, LOST)
-FIRST = (ERROR, TOKENS, HORIZON)
+MAIN = (ERROR, NEEDED, *EXPONENTS[:2], HORIZON, ATTENTION)
+FIRST = (ERROR, NEEDED, HORIZON)
 OTHERS = (
     *EXPONENTS,
-    HeadMap("khat", "one-pass k-hat", {"colours": SHARES, "ends": (0.0, 1.0)}),
-    LOST,
-    HeadMap("ess", "effective tokens of a query", {"log": True}),
+    HeadMap(OnePass.khat, look=SHARE),
+    ATTENTION,
+    HeadMap(OnePass.ess, look={"log": True}),
 )
-#: Heads whose curves are drawn unless some are chosen, and most whose curves an explorer has: those
-#: that need most tokens. A report of 80 layers of 64 heads then stays below 8 MB.
-SHOWN, KEPT = 6, 1_000
+#: Most heads whose curves an explorer has: those that need most tokens. A report of 80 layers of 64
+#: heads then stays below 8 MB.
+KEPT = 1_000
 #: Points that a panel needs to stand beside another: one with many cells, and a small one.
 WIDE, SLIM = 150.0, 105.0
 #: Layers whose correlations are drawn.
 LAYERS = 6
 HOLLOW = "hollow: not to be trusted"
-NOTE = f"bars and bands: 95% intervals; {HOLLOW}"
 
 
 def heads(result: Probe) -> ChartType:
     """Draw six numbers of every head."""
-    return figure(_maps(result, MAIN), _title(result), apart=True)
+    return figure(_maps(result, MAIN), result.subject, apart=True)
 
 
 def numbers(result: Probe) -> ChartType:
     """Draw the numbers of every head that the explorer leaves out."""
-    return figure(_maps(result, OTHERS), _title(result), least=WIDE, apart=True)
+    return figure(_maps(result, OTHERS), result.subject, least=WIDE, apart=True)
 
 
 def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
@@ -121,41 +120,18 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     At first, that is the one that needs most tokens.
     """
     frame = by_need(result)
-    order = [*(heads or ()), *_places(frame)]
-    kept = set(list(dict.fromkeys(order))[:KEPT])
-    note = NOTE
+    order = dict.fromkeys([*(heads or ()), *_places(frame)])
+    kept = set(list(order)[:KEPT])
+    note = f"bars and bands: 95% intervals; {HOLLOW}"
     if frame["tokens_10"].isna().any():
         note += "; ×: no number of tokens up to 10^8 is enough"
     if len(kept) < len(frame):
         note += f"; curves of the {len(kept):,} of {len(frame):,} heads that need most tokens"
 
     def curves(pick: alt.Parameter) -> list[ChartType]:
-        return [
-            _curves(result, kept, [metric], picked_title(name), pick)
-            for metric, name in METRIC_NAMES.items()
-        ]
+        return [_curves(result, kept, metric, pick) for metric in METRIC_NAMES]
 
-    return head_explorer(
-        frame, FIRST, curves, title=_title(result), heads=heads, note=note, least=WIDE
-    )
-
-
-def curves(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw errors of single heads against n, measured, fitted and predicted."""
-    frame = by_need(result)
-    order = _places(frame)
-    if heads is None:
-        at = np.unique(np.linspace(0, len(order) - 1, min(SHOWN, len(order))).astype(int))
-        heads = [order[i] for i in at]
-    check_heads(heads, order)
-    horizon = dict(zip(order, frame["horizon"], strict=True))
-    panels = [
-        _curves(
-            result, {place}, METRIC_NAMES, "head {}.{}: H = {:.2f}".format(*place, horizon[place])
-        )
-        for place in heads
-    ]
-    return figure(panels, _title(result), note=NOTE)
+    return head_explorer(result, TABLES[0], FIRST, curves, heads=heads, note=note, least=WIDE)
 
 
 def tokens(result: Probe) -> ChartType:
@@ -182,7 +158,7 @@ def tokens(result: Probe) -> ChartType:
     never, note = len(frame) - len(rows), "bars: 95% intervals"
     note += f"; for {counted(never, 'head')} no number of tokens is enough" if never else ""
     drawn = panel(guides(compare, x, y, left=True), points(rows, x, y, series), height=170.0)
-    return figure([drawn], _title(result), note=note)
+    return figure([drawn], result.subject, note=note)
 
 
 def predicted(result: Probe) -> ChartType:
@@ -212,7 +188,7 @@ def predicted(result: Probe) -> ChartType:
                 )
             )
     note = f"{counted(len(frame), 'head')}; bars: 95% intervals; {HOLLOW}"
-    return figure(panels, _title(result), note=note, least=SLIM)
+    return figure(panels, result.subject, note=note, least=SLIM)
 
 
 def layers(result: Probe) -> ChartType:
@@ -259,7 +235,7 @@ def layers(result: Probe) -> ChartType:
         f"squares: correlation of the errors of heads at n = {result.data['size'].values[-1]:,}, "
         "above the diagonal of the vectors, below of their magnitudes; bars: 95% intervals"
     )
-    return sheet([figure(above), figure(below, apart=True)], _title(result), note=note)
+    return sheet([figure(above), figure(below, apart=True)], result.subject, note=note)
 
 
 def _by_layer(
@@ -298,88 +274,69 @@ def _by_layer(
 
 
 def _curves(
-    result: Probe,
-    kept: Collection[tuple[int, int]],
-    metrics: Iterable[str],
-    title: Any,
-    pick: alt.Parameter | None = None,
+    result: Probe, kept: Collection[tuple[int, int]], metric: str, pick: alt.Parameter
 ) -> ChartType:
-    """Errors of some heads against n, lines of fitted laws and predictions, and exponents.
-
-    One error of the head that is picked, or all of a single one by colour.
-    """
+    """An error of the picked head against n: measured, fitted and predicted, and its exponent."""
     frame = CURVES.frame(result)
-    frame = frame[frame["metric"].isin(metrics)]
+    frame = frame[frame["metric"] == metric].rename(columns={"size": "n"})
     frame = frame[[place in kept for place in _places(frame)]]
-    trusted = table(result.data, ("layer", "head", "metric"), ["trusted"])
-    frame = frame.merge(trusted, on=["layer", "head", "metric"])
-    frame = frame.rename(columns={"size": "n"}).assign(hollow=~frame["trusted"])
-    frame["metric"] = frame["metric"].map(METRIC_NAMES)
-    place = ["layer", "head", "metric", "n"]
+    frame["hollow"] = ~frame["trusted"]
 
     def rows(column: str, *more: str) -> list[dict[str, Any]]:
-        ends = {column: "error", f"{column}_low": "low", f"{column}_high": "high"}
-        there = frame[frame[column] > 0]
-        some = [name for name in ends if name in there]
-        return records(there[[*place, *some, *more]].rename(columns=ends))
+        names = {column: "error", f"{column}_low": "low", f"{column}_high": "high"}
+        names = {name: end for name, end in names.items() if name in frame}
+        there = frame[frame[column] > 0][["layer", "head", "n", *names, *more]]
+        return records(there.rename(columns=names))
 
     sizes = result.data["size"].values
     ends = {int(sizes[0]), int(sizes[-1])}  # between which it is straight
-    fitted = [row | {"line": KINDS.names[0]} for row in rows("fitted") if row["n"] in ends]
-    expected = [row | {"line": KINDS.names[1]} for row in rows("predicted")]
-    measured, drawn = rows("error", "hollow"), [*fitted, *expected]
+    fitted, expected = (
+        [row | {"line": line} for row in rows(column)]
+        for line, column in zip(KINDS.names, ("fitted", "predicted"), strict=True)
+    )
+    drawn = [*(row for row in fitted if row["n"] in ends), *expected]
+    measured = rows("error", "hollow")
     errors = [row.get(key) for row in (*measured, *drawn) for key in ("error", "high")]
     low, high = limits(errors, log=True)
-    count = 1 if pick is not None else len(METRIC_NAMES)
-    low *= (low / high) ** (0.09 * count)  # room for lines of text
+    low *= (low / high) ** 0.09  # room for a line of text
     x = Axis("n", "tokens n", log=True, limits=limits(sizes, log=True))
     y = Axis("error", "relative error", log=True, limits=(low, high))
-    text = _exponents(result, kept, metrics)
-    if pick is not None:
-        return panel(
-            bands(expected, x, y, colour=VERMILION, pick=pick),
-            lines(drawn, x, y, KINDS, pick=pick),
-            points(measured, x, y, pick=pick),
-            words(text, pick=pick),
-            title=title,
-        )
-    said = "\n".join(f"{row['metric']}: {row['text']}" for row in text)
+    values = exponents(result).sel(metric=metric).to_dataset(name="value")
+    text = [
+        {"layer": layer, "head": head, "text": _exponent(result, row)}
+        for layer, head, *row in table(values, ("layer", "head"), ["value"]).itertuples(index=False)
+        if (layer, head) in kept
+    ]
     return panel(
-        bands(expected, x, y, METRIC),
-        lines(drawn, x, y, METRIC, dashes=replace(KINDS, colours=None)),
-        points(measured, x, y, METRIC),
-        words([{"text": said}]),
-        title=title,
+        bands(expected, x, y, colour=VERMILION, pick=pick),
+        lines(drawn, x, y, KINDS, pick=pick),
+        points(measured, x, y, pick=pick),
+        words(text, pick=pick),
+        title=picked_title(METRIC_NAMES[metric]),
     )
 
 
-def _exponents(
-    result: Probe, kept: Collection[tuple[int, int]], metrics: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Exponents of heads in words: measured, or predicted if nothing was sampled."""
-    values = exponents(result).sel(metric=list(metrics)).to_dataset(name="value")
-    rows = []
-    for row in table(values, ("layer", "head", "metric"), ["value"]).to_dict("records"):
-        place, value = (row["layer"], row["head"]), row["value"]
-        if place in kept:
-            text = f"β = {between(value, (row['value_low'], row['value_high']), 'd3')}"
-            text += " (predicted)" if result.setup.settings.predict else ""
-            names = {"layer": place[0], "head": place[1], "metric": row["metric"]}
-            rows.append(names | {"text": text if value == value else ""})
-    return rows
+def _exponent(result: Probe, numbers: Sequence[float]) -> str:
+    """An exponent with its interval in words; nothing if it is not known."""
+    value, low, high = numbers
+    if value != value:
+        return ""
+    how = " (predicted)" if result.setup.settings.predict else ""
+    return f"β = {between(value, (low, high), 'd3')}{how}"
 
 
 def _maps(result: Probe, maps: Iterable[HeadMap]) -> list[ChartType]:
     """Maps of numbers, layer by head."""
     frame = result.table()
-    frame["lost"] = frame["sink_share"] + frame["delimiter_share"]
-    drawn = []
-    for each in maps:
-        if each.column not in frame:  # nothing was sampled
-            column, title = f"predicted_{each.column}", f"predicted {each.title}"
-            each = replace(each, column=column, title=title)
-        drawn.append(each.draw(frame))
-    return drawn
+    if result.setup.settings.predict:
+        predicted = ProbeData.predicted_exponent
+        maps = [
+            replace(each, variable=predicted, column=f"predicted_{each.column}")
+            if each in EXPONENTS
+            else each
+            for each in maps
+        ]
+    return [each.draw(frame) for each in maps]
 
 
 def _places(frame: pd.DataFrame) -> list[tuple[int, int]]:
@@ -387,37 +344,24 @@ def _places(frame: pd.DataFrame) -> list[tuple[int, int]]:
     return [(int(layer), int(head)) for layer, head in frame[["layer", "head"]].to_numpy()]
 
 
-def _title(result: Probe) -> str:
-    settings = result.setup.settings
-    how = counted(settings.replicates, "replicate")
-    return f"{subject(result)}, {'predicted from one pass' if settings.predict else how}"
-
-
-def _nothing(result: Probe) -> str | None:
-    return None if result.cells else "no part of the run is complete"
-
-
 def _nothing_measured(result: Probe) -> str | None:
-    missing = "nothing was sampled (--predict)" if result.setup.settings.predict else None
-    return _nothing(result) or missing
+    return "nothing was sampled (--predict)" if result.setup.settings.predict else None
 
 
 def _no_layers(result: Probe) -> str | None:
-    return _nothing_measured(result) or (
-        None
-        if "layers" in result.tables()
-        else "no layer has more than one head, measured on at least 4 replicates"
-    )
+    if "layers" in result.tables():
+        return None
+    none = "no layer has more than one head, measured on at least 4 replicates"
+    return _nothing_measured(result) or none
 
 
 DRAWINGS = (
-    Drawing("heads", "six numbers of every head, layer by head", heads, missing=_nothing),
+    Drawing("heads", "six numbers of every head, layer by head", heads),
     Drawing(
         "explorer",
         "error, tokens and horizon of every head, and the curves of one (--head)",
         explorer,
         heads=True,
-        missing=_nothing,
         heading="Every head",
         caption="Click a cell, or move with the arrow keys, to see the curves and numbers of that "
         "head. Errors are relative to the root mean square norm of the head's outputs (covariance: "
@@ -427,7 +371,6 @@ DRAWINGS = (
         "tokens",
         "tokens for 10% error of every head, sorted",
         tokens,
-        missing=_nothing,
         heading="Tokens for 10% output error",
         caption="One point per head; click it to see the head.",
     ),
@@ -435,16 +378,8 @@ DRAWINGS = (
         "numbers",
         "exponents, k-hat, sinks and effective tokens of every head",
         numbers,
-        missing=_nothing,
         heading="Exponents and attention of every head",
         caption="Click a cell to see the head.",
-    ),
-    Drawing(
-        "curves",
-        "errors of single heads against n, fitted and predicted (--head)",
-        curves,
-        heads=True,
-        missing=_nothing,
     ),
     Drawing(
         "predicted",

@@ -24,8 +24,7 @@ from esscher.engine.sampled.context import delimiter_shares, measure_context, sp
 from esscher.engine.sampled.layer import PRODUCTS, HeadNumbers, LayerMeasurement, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, METRICS, needed_context
-from esscher.engine.text.cloud import CloudFile, cloud_bytes, seen_cloud, stored_layers
-from esscher.engine.text.collect import collect_cloud, visit_passages
+from esscher.engine.text.collect import CloudFile, cloud_bytes, collect_cloud, visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
 from esscher.math.statistics import received_exponent, resampling_counts
 from esscher.math.theory import exponents
@@ -102,8 +101,7 @@ class ProbeWork:
         """Yield layers whose tokens the disk has room for; they are gone before the next ones.
 
         A small cloud of tokens lies where temporary files go. A large one, and one that other
-        machines read, lies in the run's directory until its layers are measured: a run that is
-        stopped goes on with what is there.
+        machines read, lies in the run's directory until its layers are measured.
         """
         settings, loaded = self.setup.settings, self.loaded
         missing = run.missing(ProbeStudy.cells(self.setup))
@@ -125,31 +123,26 @@ class ProbeWork:
         )
         place = run.folder / CLOUD
         while layers:
-            batch = stored_layers(place)
-            begun = not set(batch).isdisjoint(layers)
-            if not begun:
-                shutil.rmtree(place, ignore_errors=True)
-                free = shutil.disk_usage(run.folder).free
-                count = int(SHARE * free / layer_bytes)
-                if count < 1:
-                    raise InputError(
-                        f"the tokens of one layer take {layer_bytes / 1e9:.1f} GB, but "
-                        f"{run.folder} has only {free / 1e9:.1f} GB left; choose fewer tokens or "
-                        "heads, or another disk for the run"
-                    )
-                batch = layers[:count]
+            shutil.rmtree(place, ignore_errors=True)  # of a run that was stopped
+            free = shutil.disk_usage(run.folder).free
+            count = int(SHARE * free / layer_bytes)
+            if count < 1:
+                raise InputError(
+                    f"the tokens of one layer take {layer_bytes / 1e9:.1f} GB, but "
+                    f"{run.folder} has only {free / 1e9:.1f} GB left; choose fewer tokens or "
+                    "heads, or another disk for the run"
+                )
+            batch = layers[:count]
             doing = f"reading the text for layers {batch[0]} to {batch[-1]}: passage"
 
             def progress(done: int, total: int, doing: str = doing) -> None:
                 run.doing(f"{doing} {done:,} of {total:,}")
 
-            remote = self.executor.remote
-            large = begun or remote or len(batch) * layer_bytes >= SMALL_CLOUD
+            large = self.executor.remote or len(batch) * layer_bytes >= SMALL_CLOUD
             cloud = collect_cloud(
                 loaded,
                 self.passages,
                 tokens=settings.tokens,
-                context=settings.context,
                 layers=batch,
                 heads=settings.heads,
                 folder=place if large else None,
@@ -157,9 +150,9 @@ class ProbeWork:
                 watch=watch,
             )
             run.doing("")
-            tokens = str(cloud.folder.resolve()) if remote else cloud
+            tokens = self.executor.share(cloud)
             tasks = {}
-            for layer in (layer for layer in layers if layer in cloud.layers):
+            for layer in batch:
                 name, shares = f"layer-{layer}", moments.delimiters[layer]
                 covariance = moments.covariance(layer)
                 arguments = (self.model, tokens, layer, shares, covariance, settings)
@@ -171,14 +164,13 @@ class ProbeWork:
 
 def measure_layer(
     model: AnyModel,
-    tokens: CloudFile | str,
+    cloud: CloudFile,
     layer: int,
     shares: Array,
     covariance: Array | None,
     settings: ProbeSettings,
 ) -> xr.Dataset:
     """One layer in pooled mode; on another machine, the cloud is mapped from its files."""
-    cloud = seen_cloud(tokens) if isinstance(tokens, str) else tokens
     with opened_model(model) as loaded:
         weights = head_weights(loaded, layer)
         measured, numbers = measure_pooled(
@@ -187,12 +179,11 @@ def measure_layer(
             settings.sizes,
             settings.samples,
             settings.seed,
-            "with",
             output_gram(weights.W_o[list(settings.heads)]),
-            alpha=settings.alpha,
+            settings.alpha,
         )
         psi = one_sided_psi(weights, covariance, settings.alpha)
-        token_ids = np.asarray(cloud.token_ids)
+        token_ids = cloud.token_ids
         heads = [
             describe_head(
                 number,

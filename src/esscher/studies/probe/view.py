@@ -65,6 +65,7 @@ UNSCALED = var(
     help="as the authors' programs compute it; Psi is its square",
 )
 FLAGGED = var("", "flags", name="flags", kind="U", help="what stands out at this head")
+LOST = var("", "sinks and delimiters", name="lost", page=False)
 SINKS = var("", "largest sinks", name="sinks", kind="U", page=False)
 COUNT = var("", "heads", "n0", name="heads", kind="i", terminal="heads")
 WHICH = var("", "which", name="which", kind="U")
@@ -98,6 +99,7 @@ PROJECTED = var(
 )
 ERROR = var("bound", name="error", format="s3", help="measured, relative")
 FITTED = var("", name="fitted", format="s3")
+TRUSTED = var("", name="trusted", kind="b", help="whether the fitted exponent can be")
 PREDICTED = var("bound", name="predicted", format="s3", help="predicted from one pass")
 
 
@@ -114,6 +116,7 @@ def heads(result: Probe) -> xr.Dataset:
     table = table.drop_vars("tokens").assign(
         extrapolated=~(needed <= data.one_pass.keys),
         holds=(bound.dims, holds),
+        lost=data.one_pass.sink_share + data.one_pass.delimiter_share,
         H_unscaled=data.one_pass.horizon * result.setup.model.head_dim**0.5,
         flags=by_row(lambda raised: ", ".join(flags[raised]), "flag", data.flagged),
         sinks=by_row(
@@ -234,7 +237,7 @@ def curves(result: Probe) -> xr.Dataset:
     constant, exponent = (f.sel(bound="value") for f in (data.fit.constant, data.fit.exponent))
     fitted = constant * data.dataset["size"] ** -exponent
     table = {"error": data.error / scale, "fitted": fitted / scale, "predicted": predicted / scale}
-    return xr.Dataset(table).assign_coords(bound=list(BOUNDS))
+    return xr.Dataset(table | {"trusted": data.fit.trusted}).assign_coords(bound=list(BOUNDS))
 
 
 TABLES = (
@@ -246,7 +249,7 @@ TABLES = (
             *(*TOKENS, EXTRAPOLATED, OnePass.at_context, FLAGGED, OnePass.horizon),
             *(OnePass.psi, OnePass.paper_bound, HOLDS, OnePass.paper_reference, Fit.exponent),
             *(ProbeData.predicted_exponent, OnePass.khat, OnePass.ess, OnePass.sink_share),
-            *(OnePass.delimiter_share, SINKS, OnePass.psi_one_sided, UNSCALED, OnePass.sharp),
+            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, UNSCALED, OnePass.sharp),
             *(OnePass.frobenius, OnePass.tau, ProbeData.reference_share, OnePass.keys),
         ),
         heads,
@@ -286,17 +289,19 @@ CURVES = TableView(
     "curves",
     "Errors of every head",
     ("layer", "head", "metric", "size"),
-    (ERROR, FITTED, PREDICTED),
+    (ERROR, FITTED, PREDICTED, TRUSTED),
     curves,
 )
 
 
 def subject(result: Probe) -> str:
-    """Return what was measured: model, text, mode, tokens and sizes."""
+    """Return what was measured: model, text, mode, tokens, sizes and replicates."""
     setup, settings = result.setup, result.setup.settings
+    how = counted(settings.replicates, "replicate")
     return (
         f"{setup.model.name} on {setup.text.source}, {settings.mode}, {settings.tokens:,} tokens, "
-        f"n = {settings.sizes[0]:,} to {settings.sizes[-1]:,}"
+        f"n = {settings.sizes[0]:,} to {settings.sizes[-1]:,}, "
+        f"{'predicted from one pass' if settings.predict else how}"
     )
 
 

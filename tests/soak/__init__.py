@@ -1,1 +1,0 @@
-"""Load and faults: runs that are killed, starved, confused and damaged, round after round."""
