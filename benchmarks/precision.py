@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.paper.sweeps import swept_head
-from esscher.studies.paper.synthetic import geometric
+from esscher.studies.paper.synthetic import geometric, swept_head
 from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 

@@ -29,7 +29,7 @@ import xarray as xr
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.statistics.records import rate_class
+from esscher.math.statistics.intervals import rate_class
 from esscher.math.theory.cloud import EFFORT
 from esscher.studies.probe.combine import PREDICTED, PREDICTED_SLOW, significant
 

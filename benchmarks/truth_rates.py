@@ -20,8 +20,7 @@ import numpy as np
 
 from benchmarks.claims import Row, average, share
 from esscher.math.statistics import received_exponent, resample, select_law
-from esscher.math.tails.cloud import cloud_tails
-from esscher.math.tails.directions import QUICK
+from esscher.math.tails.cloud import QUICK, cloud_tails
 from esscher.math.tails.verdict import KINDS, half_verdicts, kappa_estimate, kind_of, verdict_table
 from esscher.studies.deep.combine import fitted, growth_factors, independent_errors
 

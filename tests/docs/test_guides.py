@@ -41,7 +41,7 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     """The guide's dilated window: as many keys as it may see, its own test, a study with it."""
     from esscher.core.streams import random_stream
     from esscher.engine.patterns import PATTERNS, View
-    from tests.engine.seen import seen_keys
+    from tests.engine.test_patterns import seen_keys
 
     text = (ROOT / "docs/guides/add-a-pattern.md").read_text(encoding="utf-8")
     code, script, own_test = (b.text for b in blocks(text) if b.language == "python")

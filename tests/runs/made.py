@@ -29,7 +29,7 @@ from esscher.runs.result import Result
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
 from esscher.studies.paper import claims
-from esscher.studies.paper.ledger import Measurement
+from esscher.studies.paper.synthetic import LAWS
 from esscher.studies.probe.study import ProbeSettings, ProbeStudy
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
@@ -233,8 +233,8 @@ def _context(out: Path) -> Any:
 def _paper(out: Path) -> Any:
     """A claim of the ledger, in units of few replicates."""
     whole = claims.MEASUREMENTS["limit"]
-    units = [unit | {"sizes": [50, 200], "replicates": 8} for unit in whole.units("quick")]
-    claims.MEASUREMENTS["limit"] = Measurement(lambda scale: units, whole.measure)
+    units = [{"law": law, "sizes": [50, 200], "replicates": 8} for law in LAWS]
+    claims.MEASUREMENTS["limit"] = replace(whole, units=lambda settings: units)
     try:
         return esscher.paper(("limit",), out=out)
     finally:

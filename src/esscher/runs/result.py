@@ -15,7 +15,7 @@ from esscher.core.codec import Name, Record, as_record
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.untrusted import LARGE, read_file
-from esscher.core.variables import as_json_tree, check
+from esscher.core.variables import as_json_tree, check, section_of
 from esscher.show.content import Plot, draw, offered
 
 if TYPE_CHECKING:
@@ -144,6 +144,14 @@ class Result(Generic[S]):
             names = ", ".join(map(str, self.data.data_vars))
             raise InputError(f"there is no variable {name!r}; there are: {names}")
         return self.data[name]
+
+    def section(self, name: str) -> xr.Dataset:
+        """Return a part of the data that has axes of its own: ``ledger.section("ball")``."""
+        names = {str(key).partition(".")[0] for key in self.data.data_vars if "." in str(key)}
+        if name not in names:
+            there = ", ".join(sorted(names)) or "none"
+            raise InputError(f"there is no section {name!r}; there are: {there}")
+        return section_of(self.data, f"{name}.")
 
     def table(self, name: str | None = None) -> pd.DataFrame:
         """Return a data frame: the main table, or one of :meth:`tables` by its name."""

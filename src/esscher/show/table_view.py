@@ -185,7 +185,8 @@ def summary(result: Any, run: str) -> Summary:
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
     tables = [entry.content(result, run) for entry in result.views if entry.page]
-    return Summary(view.TITLE, result.subject, cards, tables)
+    parts = view.parts(result, run) if hasattr(view, "parts") else ()
+    return Summary(view.TITLE, result.subject, cards, tables, parts=parts)
 
 
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:

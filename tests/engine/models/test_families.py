@@ -9,7 +9,6 @@ import torch
 
 from esscher.engine.models.capture import attention_override
 from tests.engine.models.tiny import (
-    INTERFACE,
     MODELS,
     WINDOW,
     captured,
@@ -130,24 +129,6 @@ def test_nested_blocks(loaded):
     for capture, factor in zip(seen, (2.0, 1.0, 2.0), strict=True):
         expected = factor * capture.attend()
         assert (capture.output - expected).abs().max() < 1e-5 * expected.abs().max()
-
-
-@pytest.mark.parametrize("name", INTERFACE)
-def test_both_implementations_agree(name):
-    """The fast kernel and the written-out form see the same inputs."""
-    if "attn_implementation" in MODELS[name][2]:
-        pytest.skip("this model has one form only")
-    fast, plain = (tiny_model(name, attn_implementation=form) for form in ("sdpa", "eager"))
-    for padding in PADDING:
-        batch = tiny_batch(fast, padding=padding)
-        for a, b in zip(captured(fast, batch)[0], captured(plain, batch)[0], strict=True):
-            for part in ("q", "k", "v", "output"):
-                x, y = getattr(a, part), getattr(b, part)
-                if padding is not None:
-                    x, y = x.transpose(1, 2)[a.valid], y.transpose(1, 2)[a.valid]
-                assert torch.allclose(x, y, atol=1e-4)
-            assert (a.causal, a.window, a.softcap) == (b.causal, b.window, b.softcap)
-            assert (a.bias, b.bias) == (None, None)
 
 
 def test_windows_and_caps_of_gemma():

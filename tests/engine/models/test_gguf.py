@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models.load import load_model
 from esscher.engine.models.sources import LISTED, gguf_read_once, read_gguf_metadata
 from tests.engine.models.gguf_files import (
     BOOL,
@@ -97,14 +96,6 @@ def test_every_cut_is_refused(tmp_path):
         path.write_bytes(sound[:length])
         with pytest.raises(InputError, match="cannot be loaded"):
             read_gguf_metadata(path)
-
-
-def test_more_layers_than_tensors(tmp_path):
-    path = tmp_path / "model.gguf"
-    layers = entry("llama.block_count", UINT32, 2_000_000)
-    path.write_bytes(gguf_bytes([ARCHITECTURE, layers], TENSORS))
-    with pytest.raises(InputError, match="block_count is 2000000, but"):
-        load_model(str(path))
 
 
 @pytest.fixture

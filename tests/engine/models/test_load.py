@@ -11,7 +11,6 @@ import warnings
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from esscher.core.errors import InputError
 from esscher.engine.models import sources as model_sources
@@ -102,7 +101,7 @@ def test_damaged_weights(folder):
     data = path.read_bytes()
     for damaged in (data[:-100], b"\0" * 64 + data[64:], b""):
         path.write_bytes(damaged)
-        refused(folder, "model.safetensors is damaged")
+        refused(folder, "the weights of", "its files are damaged or incomplete")
     path.unlink()
     refused(folder, "has no weights")
 
@@ -115,14 +114,6 @@ def test_weights_that_are_not_numbers(tmp_path):
     loaded.model.save_pretrained(tmp_path)
     encoder_tokenizer().save_pretrained(tmp_path)
     refused(tmp_path, "not finite: 1 of 1024", "encoder.layer.1.attention.self.query.weight")
-
-
-def test_weights_of_another_model(folder):
-    """transformers would fill what is missing with random numbers."""
-    configure(folder, num_hidden_layers=5)
-    refused(folder, "lack 'encoder.layer.3.")
-    configure(folder, num_hidden_layers=3, hidden_size=64)
-    refused(folder, "do not fit: 'embeddings.LayerNorm.bias' has the shape (32,)", "(64,)")
 
 
 def test_files_that_transformers_cannot_read(folder, monkeypatch):
@@ -141,19 +132,6 @@ def test_files_that_transformers_cannot_read(folder, monkeypatch):
 def test_pickles_are_not_read(folder):
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     refused(folder, "are pickles (pytorch_model.bin)", "esscher.wrap_model(model, tokenizer)")
-
-
-def test_code_of_the_model_is_not_run(folder):
-    marker = folder / "ran"
-    (folder / "custom.py").write_text(f"open({str(marker)!r}, 'w')\nclass C: pass\n")
-    configure(folder, auto_map={"AutoConfig": "custom.C", "AutoModel": "custom.C"})
-    refused(folder, "config.json names code that comes with the model", "esscher.wrap_model")
-    configure(folder, auto_map=None)
-    path = folder / "tokenizer_config.json"
-    tokens = json.loads(path.read_text()) | {"auto_map": {"AutoTokenizer": ["custom.C", None]}}
-    path.write_text(json.dumps(tokens | {"tokenizer_class": "C"}))
-    refused(folder, "tokenizer_config.json names code")
-    assert not marker.exists()
 
 
 def test_tokenizers_that_do_not_belong(folder):
@@ -199,18 +177,14 @@ def test_a_hub_name_in_the_cache(tmp_path):
         return entry / "snapshots" / commit
 
     saved = save(cached("tiny"))
-    lacking, kernel = cached("lacking"), cached("kernel")
-    save(lacking)
-    tensors = load_file(lacking / "model.safetensors")
-    del tensors["embeddings.word_embeddings.weight"]
-    save_file(tensors, lacking / "model.safetensors", metadata={"format": "pt"})
+    kernel = cached("kernel")
     save(kernel)
     configure(kernel, _attn_implementation={"": "somebody/kernel"})
     code = (
         "from esscher.engine.models.load import load_model\n"
         "m = load_model('somebody/tiny')\n"
         "print(m.weight_hash)\n"
-        "names = ('tiny', 'v2'), ('lacking', None), ('kernel', None)\n"
+        "names = ('tiny', 'v2'), ('kernel', None)\n"
         "for name, revision in names:\n"
         "    try: load_model('somebody/' + name, revision=revision)\n"
         "    except ValueError as error: print(error)\n"
@@ -225,6 +199,5 @@ def test_a_hub_name_in_the_cache(tmp_path):
     first, *refusals = done.stdout.splitlines()
     assert first == saved.weight_hash
     assert "HF_HUB_OFFLINE is set" in refusals[0]
-    assert "lack 'embeddings.word_embeddings.weight'" in refusals[1]
-    assert "would load code" in refusals[2]
+    assert "would load code" in refusals[1]
     assert done.stderr == ""

@@ -8,12 +8,12 @@ from benchmarks.line import line_errors
 from scipy import special
 
 import esscher
-from esscher.math.theory.exact_constants import (
+from esscher.math.theory.gaussian_moments import sampled_errors
+from esscher.math.theory.rates import (
     expected_absolute,
     expected_gaussian_norm,
     expected_isotropic_norm,
 )
-from esscher.math.theory.gaussian_moments import sampled_errors
 from tests.math.theory.simulation import simulate
 
 CONSTANTS = [

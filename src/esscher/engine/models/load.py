@@ -21,15 +21,13 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.core.untrusted import first_line
-from esscher.engine.models.families import Family, family_of
+from esscher.engine.models.families import Family
 from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.outline import check_dtype
+from esscher.engine.models.outline import check_dtype, described
 from esscher.engine.models.sources import (
     ModelSource,
     check_fields,
-    check_layers,
     check_weight_file,
-    fields_of,
     find_model,
     gguf_read_once,
     read_config,
@@ -37,13 +35,11 @@ from esscher.engine.models.sources import (
 )
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
-#: A model may have so many times the numbers that its files hold, and some more: parts that files
-#: leave out, such as a pooler, and tables that are computed.
-TIMES, MORE = 2, 2**24
+#: A model may have so many numbers more than its files hold: parts that files leave out, such as a
+#: pooler, and tables that are computed.
+MORE = 2**24
 #: Weights that a message names.
 NAMED = 3
-#: Fields that give the number of layers; each layer has at least one tensor.
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -77,22 +73,22 @@ def load_model(
     check_dtype(dtype)
     place = as_device(device)
     source = find_model(name, revision=revision)
-    stored = _stored_numbers(source)
+    most = _most_numbers(source)
     transformers = transformers_module()
     reading = contextlib.nullcontext() if source.gguf is None else gguf_read_once()
     with reading, quiet():
         config = load_config(source)
-        family = family_of(config.model_type, source.name)
+        family = described(source.name, config.to_dict()).family
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
         with _blaming("weights", source), torch.device("meta"):
             shapes = _shapes(auto.from_config(copy.deepcopy(config)))
-        total = _numbers_in(shapes)
-        if stored is not None and total > TIMES * stored + MORE:
+        total = sum(map(math.prod, shapes.values()))
+        if most is not None and total > most + MORE:
             largest = max(shapes, key=lambda key: math.prod(shapes[key]))
             sizes = " x ".join(f"{n:,}" for n in shapes[largest])
             raise InputError(
                 f"the configuration of {name!r} asks for {total:,} numbers ({largest!r} alone is "
-                f"{sizes}), but the weights hold {stored:,}; the files do not match, or are "
+                f"{sizes}), and its weights have at most {most:,}; the files do not match, or are "
                 "incomplete"
             )
         options = _options(source) | {
@@ -124,7 +120,7 @@ def load_model(
 def load_config(source: ModelSource) -> Any:
     """The configuration of a model, by transformers; its weights are not read."""
     if source.gguf is not None:
-        _gguf_shapes(source)
+        read_gguf_metadata(Path(source.location) / source.gguf)
         for package in ("gguf", "accelerate"):
             transformers_module(package)
     factory = transformers_module().AutoConfig
@@ -229,19 +225,19 @@ def as_device(device: str) -> torch.device:
     return place
 
 
-def _stored_numbers(source: ModelSource) -> int | None:
-    """Numbers that the weight files hold; None for a model on the hub, whose files are not here.
+def _most_numbers(source: ModelSource) -> int | None:
+    """Numbers that the weight files can hold; None for a model on the hub, not here yet.
 
-    Checks that a folder's weights are safetensors, and that their headers can be read.
+    Checks that a folder's weights are safetensors.
     """
+    folder = Path(source.location)
     if source.kind == "hub":
         return None
-    if source.gguf is not None:
-        return _numbers_in(_gguf_shapes(source))
-    folder = Path(source.location)
+    if source.gguf is not None:  # a number takes more than a bit, however it is packed
+        return 8 * (folder / source.gguf).stat().st_size
     files = sorted(folder.glob("*.safetensors"))
-    pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
     if not files:
+        pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
         if pickles:
             raise InputError(
                 f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
@@ -255,41 +251,13 @@ def _stored_numbers(source: ModelSource) -> int | None:
             raise InputError(f"{index} has no weight_map; copy the model again")
         for file in set(map(str, names.values())):
             check_weight_file(file, str(index))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in files:
-        try:
-            with transformers_module("safetensors").safe_open(str(path), framework="pt") as tensors:
-                names = tensors.keys()
-                shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in names}
-        except Exception as error:
-            raise InputError(
-                f"{path} is damaged: {_reason(error)}; copy or download it again"
-            ) from error
-    for field, value in fields_of(read_config(folder / "config.json")):
-        if field[-1] in LAYERS and isinstance(value, int):
-            check_layers(value, len(shapes), f"{folder / 'config.json'}: {'.'.join(field)}")
-    return _numbers_in(shapes)
-
-
-def _gguf_shapes(source: ModelSource) -> Shapes:
-    """Shapes of the tensors of a GGUF file, whose header must not promise more layers."""
-    path = Path(source.location) / str(source.gguf)
-    header = read_gguf_metadata(path)
-    layers = header.number("block_count")
-    if layers is not None:
-        place = f"{path} cannot be loaded: {header.architecture}.block_count"
-        check_layers(layers, len(header.tensors), place)
-    return header.tensors
+    return sum(path.stat().st_size for path in files)
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     """Shapes of all that a model has, tied weights once."""
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
     return {key: tuple(tensor.shape) for key, tensor in tensors}
-
-
-def _numbers_in(shapes: Shapes) -> int:
-    return sum(map(math.prod, shapes.values()))
 
 
 def _options(source: ModelSource) -> dict[str, Any]:

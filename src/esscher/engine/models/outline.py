@@ -22,6 +22,8 @@ from esscher.engine.models.sources import find_model, read_config, read_gguf_met
 
 #: Types that weights can be loaded in.
 DTYPES = ("float32", "float64", "float16", "bfloat16")
+#: Most layers of a model; the deepest have 130, and building a layer takes a millisecond.
+DEEPEST = 2000
 
 #: Decoders as llama.cpp calls them, and their ``model_type``.
 GGUF_TYPES = {
@@ -153,8 +155,11 @@ def described(name: str, fields: Mapping[str, Any], layers: int | None = None) -
     inner = {"model_type": fields["model_type"], **(text if isinstance(text, Mapping) else fields)}
     shape = family.shape(inner)
     shape = shape if layers is None else replace(shape, layers=layers)
-    if not shape.layers:
-        raise InputError(f"the model {name!r} has no attention layers; choose one that has some")
+    if not 0 < shape.layers <= DEEPEST:
+        raise InputError(
+            f"the model {name!r} has {shape.layers} attention layers; models of 1 to {DEEPEST} "
+            "layers are read"
+        )
     window = inner.get("sliding_window")
     if inner.get("use_sliding_window") is False or not isinstance(window, int):
         window = None

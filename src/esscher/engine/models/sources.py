@@ -247,15 +247,6 @@ def check_fields(file: Path) -> None:
             )
 
 
-def check_layers(layers: float, tensors: int, place: str) -> None:
-    """Refuse more layers than the files have tensors: transformers builds all of them first."""
-    if layers > tensors:
-        raise InputError(
-            f"{place} is {layers}, but the weights have {tensors} tensors; the files do not belong "
-            "together"
-        )
-
-
 def check_weight_file(file: Any, place: str) -> None:
     """Refuse a name of a weight file that is elsewhere, or of another kind."""
     endings = (".safetensors", ".safetensors.index.json")

@@ -23,8 +23,7 @@ import scipy
 
 from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Resamples
-from esscher.math.statistics.records import Matrix
+from esscher.math.statistics.intervals import Matrix, Resamples
 
 #: Variances are not taken for less than this share of the largest: one size at which all replicates
 #: happen to agree must not make the weights.

@@ -11,7 +11,6 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
-from esscher.math.tails.directions import sums_by_group
 
 
 class TailComparison(Record, frozen=True, kw_only=True):
@@ -125,6 +124,13 @@ FEWEST = 25
 HALVINGS = 30
 #: A difference of criteria within which two candidates are not told apart.
 CLOSE = 2.0
+
+
+def sums_by_group(values: Array, groups: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Sums of the rows of each group, and the sizes of the groups."""
+    order = np.argsort(groups, kind="stable")
+    _, first, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    return np.add.reduceat(values[order], first, axis=0), sizes.astype(np.float64)
 
 
 def compare_thresholds(values: Array, groups: NDArray[np.int64]) -> list[TailComparison]:

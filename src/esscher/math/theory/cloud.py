@@ -15,7 +15,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.heads import ArrayHead, Head, Tokens
 from esscher.math.theory.cloud_pass import CloudHead, CloudPass, Effort, Rows, redraw, root_ratios
-from esscher.math.theory.curve import Curve
+from esscher.math.theory.rates import Curve
 
 #: Less than any squared error.
 TINY = 1e-300

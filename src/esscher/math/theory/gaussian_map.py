@@ -23,8 +23,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head
-from esscher.math.theory.curve import Curve
-from esscher.math.theory.exact_constants import select_coupling
 from esscher.math.theory.gaussian_tables import (
     STRONGEST,
     LaplaceTable,
@@ -34,6 +32,7 @@ from esscher.math.theory.gaussian_tables import (
     laplace_table,
     softmax_moments,
 )
+from esscher.math.theory.rates import Curve, select_coupling
 
 
 def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0) -> Curve:

@@ -29,13 +29,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head
-from esscher.math.theory.curve import Curve
-from esscher.math.theory.exact_constants import (
-    expected_absolute,
-    expected_gaussian_norm,
-    expected_isotropic_norm,
-    select_coupling,
-)
 from esscher.math.theory.gaussian_tables import (
     NODES,
     STRONGEST,
@@ -44,6 +37,13 @@ from esscher.math.theory.gaussian_tables import (
     Spline,
     TiltLaw,
     pair_variance,
+)
+from esscher.math.theory.rates import (
+    Curve,
+    expected_absolute,
+    expected_gaussian_norm,
+    expected_isotropic_norm,
+    select_coupling,
 )
 
 #: Names of the curves that ``moment_curves`` returns (``cov`` in one dimension only).

@@ -9,7 +9,7 @@ import numpy as np
 from altair.typing import ChartType
 
 from esscher.runs.result import Result
-from esscher.show.cells import picked_title
+from esscher.show.cells import BEYOND, picked_title
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.explorer import HeadMap, explorer
@@ -25,9 +25,7 @@ Context = Result[ContextSettings]
 #: Points that a panel must have to stand beside another.
 WIDE = 170.0
 #: Up to which length heads are counted: a decade beyond what was measured says enough.
-BEYOND = 10.0
-#: Written into the cells of lengths beyond the longest context.
-FARTHER = "→"
+FARTHEST = 10.0
 MEASURED = Series("line", ("measured", "extrapolated"))
 #: What is drawn of a head, in the order of the legend.
 CURVE = (ContextData.change, ContextData.rest, ContextData.length)
@@ -38,7 +36,7 @@ CHANGES = Series(
     shapes=("circle", "square", "diamond"),
 )
 MAPS = (
-    HeadMap(ContextData.length, look={"log": True, "crossed": EXTRAPOLATED.name, "cross": FARTHER}),
+    HeadMap(ContextData.length, look={"log": True, "beyond": EXTRAPOLATED.name}),
     HeadMap(LAST_CHANGE, look={"colours": SHARES}),
     HeadMap(ContextData.exponent, look={"colours": SHARES}),
 )
@@ -71,7 +69,7 @@ def heads(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> Ch
         return [panel(*marks, title=picked_title("changes"))]
 
     note = (
-        f"×: still changing at {longest:,}; {FARTHER}: extrapolated; bar: 95% interval of the "
+        f"×: still changing at {longest:,}; {BEYOND}: extrapolated; bar: 95% interval of the "
         "tokens used"
     )
     return explorer(result, TABLES[0], MAPS, curves, heads=heads, note=note, least=WIDE)
@@ -113,7 +111,7 @@ def _last(result: Context) -> float:
     """The longest context that is drawn."""
     longest = result.setup.settings.context
     end = float(ContextData(result.data).length.max().fillna(longest))
-    return float(np.clip(end, 1.5 * longest, BEYOND * longest))
+    return float(np.clip(end, 1.5 * longest, FARTHEST * longest))
 
 
 DRAWINGS = (

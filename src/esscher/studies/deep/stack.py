@@ -1,7 +1,7 @@
 """A random attention-only stack with residuals, with the same horizon in every layer.
 
 Layer l is ``x -> c (residual x + output_scale O Gamma(x))``. Everything is set on the law
-N(m, Sigma) that reaches the layer according to the exact recursion (``limits/stack.py``):
+N(m, Sigma) that reaches the layer according to the exact recursion (``limits/mapping.py``):
 
 * the interaction ``M = Sigma^{1/2} A Sigma^{1/2}`` is a matrix of independent normal entries,
   scaled to ``||M||_2 = horizon``; the mean tilt has a random direction and the length ``tau``;

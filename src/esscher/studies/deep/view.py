@@ -7,7 +7,7 @@ import xarray as xr
 
 from esscher.core.shown import between, rates_said, two_digits
 from esscher.core.variables import with_ends
-from esscher.math.statistics.records import Ends, class_counts
+from esscher.math.statistics.intervals import Ends, class_counts
 from esscher.runs.fits import Fit
 from esscher.show.table_view import TableView
 from esscher.studies.deep.combine import AGREES, SAME, UNDECIDED

@@ -10,7 +10,7 @@ import xarray as xr
 
 from esscher.core.shown import counted, rates_said, shown, two_digits, visible
 from esscher.core.variables import BOUNDS, by_row, var
-from esscher.math.statistics.records import RateClass, class_counts, class_words
+from esscher.math.statistics.intervals import RateClass, class_counts, class_words
 from esscher.runs.fits import Fit
 from esscher.runs.result import Result
 from esscher.show.content import Card

@@ -39,7 +39,7 @@ SLOWER = "converges more slowly"
 NEVER = "does not converge to dense"
 UNDECIDED = "undecided"
 #: Exponents that differ by no more than this are called the same: half of the width of what is
-#: called 1/2 (``math/statistics/records.py``).
+#: called 1/2 (``math/statistics/intervals.py``).
 MARGIN = 0.05
 #: Random selection compared with itself.
 EQUAL = np.array([[0.0, np.nan, np.nan], [1.0, np.nan, np.nan]])

@@ -7,7 +7,7 @@ import xarray as xr
 from esscher.core.shown import between, counted, rates_said
 from esscher.core.variables import var, with_ends
 from esscher.engine.patterns import BASELINE
-from esscher.math.statistics.records import class_counts, rate_words
+from esscher.math.statistics.intervals import class_counts, rate_words
 from esscher.runs.fits import Fit
 from esscher.show.table_view import TableView
 from esscher.studies.sparse.compare import FASTER, KEEPS, MARGIN, NEVER, SLOWER, UNDECIDED

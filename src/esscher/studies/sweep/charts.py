@@ -12,7 +12,7 @@ from altair.typing import ChartType
 from esscher.core.shown import between
 from esscher.core.variables import table
 from esscher.math.theory import exponents as gaussian_exponents
-from esscher.math.theory.curve import bounded_exponents
+from esscher.math.theory.rates import bounded_exponents
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.frames import records

@@ -10,7 +10,7 @@ import xarray as xr
 
 from esscher.core.shown import between, counted, shown, two_digits
 from esscher.core.variables import var, with_ends
-from esscher.math.statistics.records import agreement
+from esscher.math.statistics.intervals import agreement
 from esscher.runs.fits import Fit
 from esscher.show.content import Card
 from esscher.show.table_view import TableView
@@ -67,9 +67,8 @@ TABLES = (
         "errors",
         "Errors",
         ("alpha", "size"),
-        (SweepData.horizon, SweepData.error, SweepData.median, SweepData.replicates),
-        caption="Mean over replicates with 95% intervals; medians are in the CSV file.",
-        least=("median map", "median cov", "median mean"),
+        (SweepData.horizon, SweepData.error, SweepData.replicates),
+        caption="Mean over replicates with 95% intervals.",
     ),
     TableView(
         "replicates",

@@ -23,9 +23,15 @@ from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, equal_passages, read_passages
 from esscher.math.tails.candidates import SHARES
 from esscher.math.tails.candidates import Cloud as CloudNumbers
-from esscher.math.tails.cloud import FEWEST, cloud_tails, logit_shape, norm_shape
-from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.math.tails.directions import QUICK, THOROUGH
+from esscher.math.tails.cloud import (
+    FEWEST,
+    FEWEST_PASSAGES,
+    QUICK,
+    THOROUGH,
+    cloud_tails,
+    logit_shape,
+    norm_shape,
+)
 from esscher.math.tails.verdict import evidence, half_verdicts, judge
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run

@@ -182,7 +182,7 @@ class TailsStudy(ModelStudy[TailsSettings]):
 
     def resolve(self, model: Outline) -> TailsSettings:
         """Choose passages, layers and heads that the model has."""
-        from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
+        from esscher.math.tails.cloud import FEWEST_PASSAGES
 
         # the last passage may hold more than what is left of the tokens
         tokens = AtMost.unless(self.tokens, self.tokens or TOKENS)
