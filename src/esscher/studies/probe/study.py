@@ -22,10 +22,10 @@ from esscher.engine.models.outline import Outline
 from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
     Mode,
+    default_mode,
     default_sizes,
     needed_context,
     passage_keys,
-    usual_mode,
 )
 from esscher.runs.executors import CellExecutor
 from esscher.runs.fits import Fit
@@ -283,7 +283,7 @@ class ProbeStudy(ModelStudy[ProbeSettings]):
 
     def resolve(self, model: Outline) -> ProbeSettings:
         """Choose the mode, passages, sizes, layers and heads that suit the model."""
-        mode = self.mode or usual_mode(model)
+        mode = self.mode or default_mode(model)
         context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         if mode == "context":
             context = AtMost.unless(self.context, context)
