@@ -15,7 +15,7 @@ from esscher.core.options import Seed, SomeHeads, SomeLayers, option
 from esscher.core.validation import as_indices
 from esscher.core.variables import Data, var
 from esscher.engine.models.outline import ModelRecord, Outline
-from esscher.engine.sampled.sizes import Mode, usual_mode
+from esscher.engine.sampled.sizes import Mode, default_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import WithModel
@@ -216,7 +216,7 @@ class DomainsStudy(WithModel[DomainsSettings]):
 
     def resolve(self, model: Outline) -> DomainsSettings:
         """Choose blocks, layers and heads that the model has."""
-        mode = self.mode or usual_mode(model)
+        mode = self.mode or default_mode(model)
         length = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         tokens = self.block_tokens or (TOKENS if mode == "pooled" else max(length, FEWEST_TOKENS))
         if mode == "context" and tokens < length:
