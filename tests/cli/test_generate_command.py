@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = esscher.plan(
         folder / "model",
         [random_words(1500, seed=1)],
-        budget=0.5,
+        budget=0.15,
         prefix=120,
         passages=2,
         query_count=12,
@@ -185,7 +185,7 @@ def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], sa
 
 
 def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
-    options = {"budget": 0.5, "prefix": 120, "passages": 2, "query_count": 12, "progress": False}
+    options = {"budget": 0.15, "prefix": 120, "passages": 2, "query_count": 12, "progress": False}
     esscher.plan("model", [random_words(1500, seed=1)], out=tmp_path / "run", **options)
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output
