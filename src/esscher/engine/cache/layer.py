@@ -5,7 +5,8 @@ a list of keys, values and log-weights in flat arrays, and the rest is freed bef
 is computed. Tokens that follow are appended to the tail. Attention is over both parts.
 
 Tokens of the tail are selected again together with those of the lists when a prompt is read in
-pieces, or when the budgets hold for generated tokens too; the latest stay in the tail.
+pieces, or when the budgets hold for generated tokens too; the latest stay in the tail. Else all of
+them are kept, and those that are no longer among the latest get as few bits as the list has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from esscher.core.errors import InputError
 from esscher.core.memory import give_back
 from esscher.core.shown import counted
+from esscher.engine.attention.bits import EXACT
 from esscher.engine.attention.ragged import Segments, ragged_attention
 from esscher.engine.cache.fitting import (
     QUERIES,
@@ -139,6 +141,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
         if self.segments is None:
             # read whole by the model's own attention, and reduced behind it
             return owned(key_states, self), value_states
+        if self.recent is None and self.tail.length > self._recent_tokens + SLACK:
+            self._code_tail()
         self.tail.append(key_states, value_states)
         return owned(self.tail.keys, self), self.tail.values
 
@@ -638,18 +642,50 @@ class ReducedLayer(_base):  # type: ignore[misc]
             lists.append((tokens.keys, tokens.values, again))
             listed.append(score[index])
             tail_scores[b, g] = score[tokens.listed + leaving :]
-        hidden = ~self.tail.valid[:, :leaving]
+        self._store_lists(lists, latest)
+        self.running = None
+        if self.rule.score != "last":
+            listed = _in_order(listed, [kept for *_, kept in lists])
+            self.running = RunningScores(torch.cat(listed), tail_scores)
+
+    def _store_lists(self, lists: Sequence[tuple[Tensor, Tensor, Kept]], latest: int) -> None:
+        """Store lists that have tokens of the tail; its latest stay there."""
+        hidden = ~self.tail.valid[:, : self.tail.length - latest]
         earlier = self.padding
         if earlier is None:
             earlier = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
         hidden = torch.cat([earlier, hidden], 1)
         self.padding = hidden if bool(hidden.any()) else None
         self.segments = packed(lists, self.tail.keys.dtype)
-        self.running = None
-        if self.rule.score != "last":
-            listed = _in_order(listed, [kept for *_, kept in lists])
-            self.running = RunningScores(torch.cat(listed), tail_scores)
         self.tail.keep_last(latest)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _code_tail(self) -> None:
+        """Move all but the latest tokens of the tail to the lists, in the bits of these.
+
+        Blocks of codes stay what they are. Beams share lists, and would each get one of their own:
+        their tails are left alone.
+        """
+        segments = self.segments
+        if self.rule is None or segments is None or segments.codes is None:
+            return
+        filled = segments.codes.table[segments.codes.table[:, 1] > 0, 0]
+        if len(filled.unique()) < len(filled):
+            return
+        self.turns += 1
+        latest, lists = self._recent_tokens, []
+        for tokens in cached_tokens(segments, self.tail):
+            leaving = torch.nonzero(tokens.present[: self.tail.length - latest])[:, 0]
+            index = torch.cat([torch.arange(tokens.listed), tokens.listed + leaving])
+            bits = self.rule.budgets.bits_of(self.number, tokens.key_head)
+            coded = 0
+            if bits != EXACT:
+                number = tokens.text * self.tail.keys.shape[1] + tokens.key_head
+                coded = len(index) - int(segments.stop[number] - segments.start[number])
+            kept = Kept(index, tokens.log_weight[index], coded=coded, bits=bits)
+            lists.append((tokens.keys, tokens.values, kept))
+        self._store_lists(lists, latest)
 
 
 def _in_order(scores: Sequence[Tensor], kept: Sequence[Kept]) -> list[Tensor]:
