@@ -14,7 +14,7 @@ import torch
 from esscher.engine.attention import attention_statistics, statistics
 from esscher.engine.attention.arrays import Workers
 from esscher.engine.attention.compiled.kernel import kernel_for
-from esscher.engine.attention.compiled.stream import CompiledStream
+from esscher.engine.attention.stream import CompiledStream
 
 needs_kernel = pytest.mark.skipif(
     kernel_for("cpu", "float32") is None, reason="the kernel is not compiled"

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esscher.core.errors import InputError
+from esscher.engine.attention import ragged as compiled_ragged
 from esscher.engine.attention.compiled import kernel
-from esscher.engine.attention.compiled import ragged as compiled_ragged
 from esscher.engine.attention.ragged import FEW, Segments, few_queries, many_queries
 from tests.engine.attention.ragged_problems import Problem, check, problem
 

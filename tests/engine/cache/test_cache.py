@@ -195,9 +195,7 @@ def test_generated_tokens_get_fewer_bits_when_they_leave_the_window(name):
     batch = padded(texts)
     logits = []
     for cache in (plain, coded):
-        read(
-            loaded, cache, **{"ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-        )
+        read(loaded, cache, ids=batch["input_ids"], attention_mask=batch["attention_mask"])
         mask = torch.cat([batch["attention_mask"], torch.ones(2, SLACK + 60, dtype=torch.long)], 1)
         for start in range(0, SLACK + 60, 10):
             ids = torch.stack(more)[:, start : start + 10]
@@ -594,7 +592,7 @@ COMPILED = """
 import sys
 import torch
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from tests.engine.cache.plans import ROTARY, SHORT, budgets_for, generated, padded, prompts
 from tests.engine.models.tiny import tiny_model
 

@@ -8,7 +8,7 @@ import pytest
 import esscher
 from esscher.core.dataset_file import from_bytes
 from esscher.core.errors import InputError
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.text.tasks.asking import ask
 from esscher.engine.text.tasks.items import task_items
 from esscher.studies.plan.study import PUBLISHED

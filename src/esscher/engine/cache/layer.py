@@ -25,24 +25,20 @@ from esscher.core.memory import give_back
 from esscher.core.shown import counted
 from esscher.engine.attention.bits import EXACT
 from esscher.engine.attention.ragged import Segments, ragged_attention
-from esscher.engine.cache.fitting import (
-    QUERIES,
-    QueryTargets,
-    fit_kept,
-    query_targets,
-    spread_rows,
-)
 from esscher.engine.cache.hooks import Call, no_gradients
 from esscher.engine.cache.scores import (
+    QUERIES,
     WINDOW,
+    QueryTargets,
     Repetition,
+    answered_first,
     capped,
-    column_sums,
     combined,
     key_scores,
     moves,
+    weigh,
 )
-from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.selection import PlannedRule, fit_kept
 from esscher.engine.cache.storage import (
     CachedTokens,
     Kept,
@@ -402,9 +398,11 @@ class ReducedLayer(_base):  # type: ignore[misc]
         )
         present = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
         again = self.bounded or self._call.reading
+        scores, targets = [], []
+        if self._call.repeats or (again and rule.score != "last"):
+            observed = (rule.observe(inputs, b) for b in range(len(query)))
+            scores, targets = map(list, zip(*observed, strict=True))
         if self._call.repeats:
-            scores = [rule.scores(inputs, b) for b in range(len(query))]
-            targets = [rule.targets(inputs, b) for b in range(len(query))]
             # all of it is stored in the tail
             nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
             self.fill(inputs.k, inputs.v, [[nothing] * key.shape[1]] * len(key), present)
@@ -418,9 +416,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
             waiting = flat if flat else [None] * len(by_list)
             self._pending = PendingPrompt(by_list, waiting, repetitions, first=True)
         elif again and rule.score != "last":
-            scores = [rule.scores(inputs, b)[:, there] for b, there in enumerate(present)]
-            targets = [rule.targets(inputs, b) for b in range(len(query))]
-            self._keep_prompt(inputs.k, inputs.v, present, scores, targets)
+            own = [text[:, there] for text, there in zip(scores, present, strict=True)]
+            self._keep_prompt(inputs.k, inputs.v, present, own, targets)
         else:
             kept = [rule.keep(inputs, b) for b in range(len(query))]
             self.fill(inputs.k, inputs.v, kept, present)
@@ -526,32 +523,38 @@ class ReducedLayer(_base):  # type: ignore[misc]
         scores: list[Tensor] = []
         targets: list[QueryTargets | None] = []
         for tokens in cached_tokens(self.segments, self.tail):
-            fitted, moved = rule.selection == "fitted", None
-            if fitted or rule.score != "last":
-                moved = self._moved(tokens, query) * scaling
-            if rule.score == "last":
+            fitted, last = rule.selection == "fitted", rule.score == "last"
+            if last:
                 scores.append(self._score_by_last(tokens, scaling, softcap))
-            elif moved is None or moved.shape[1] == 0:  # a text that is padding so far
-                scores.append(torch.zeros(len(tokens.keys)))
-            else:
-                keys, values = tokens.keys.to(torch.float32), tokens.values.to(torch.float32)
-                sums = [column_sums(x, keys, softcap=softcap, bias=tokens.bias) for x in moved]
+            if last and not fitted:
+                targets.append(None)
+                continue
+            moved = self._moved(tokens, query) * scaling
+            count = moved.shape[1]
+            if count == 0:  # a text that is padding so far
+                scores += [] if last else [torch.zeros(len(tokens.keys))]
+                targets.append(None)
+                continue
+            keys, values = tokens.keys.to(torch.float32), tokens.values.to(torch.float32)
+            order, each = answered_first(count, len(moved), QUERIES if fitted else 0)
+            moved = moved[:, order.to(moved.device)]
+            sums, log_sums, outputs = zip(
+                *(weigh(head, keys, values, each, softcap, tokens.bias) for head in moved),
+                strict=True,
+            )
+            if not last:
                 square, received, largest = torch.stack(sums, dim=1)
                 score = key_scores(
-                    square.cpu() / moved.shape[1],
-                    (received / moved.shape[1] @ values).cpu(),
+                    square.cpu() / count,
+                    (received / count @ values).cpu(),
                     tokens.values[None],
                     largest.cpu(),
                     log_weight=tokens.log_weight,
                     count=tokens.counts,
                 )
                 scores.append(score[0].cpu())
-            target = None
-            if fitted and moved is not None and moved.shape[1]:
-                rows = spread_rows(moved.shape[1], len(moved), QUERIES, moved.device)
-                some, bias = moved[:, rows].flatten(0, 1), tokens.bias[None]
-                target = query_targets(some, tokens.keys, tokens.values, bias, softcap)
-            targets.append(target)
+            own = moved[:, :each].flatten(0, 1), torch.cat(log_sums), torch.cat(outputs)
+            targets.append(QueryTargets(*own, tokens.bias[None], softcap) if fitted else None)
         return scores, targets
 
     def _moved(self, tokens: CachedTokens, query: Tensor) -> Tensor:
@@ -670,8 +673,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
         segments = self.segments
         if self.rule is None or segments is None or segments.codes is None:
             return
-        filled = segments.codes.table[segments.codes.table[:, 1] > 0, 0]
-        if len(filled.unique()) < len(filled):
+        filled = segments.codes.table[segments.codes.table[:, 1] > 0, 0].tolist()
+        if len(set(filled)) < len(filled):
             return
         self.turns += 1
         latest, lists = self._recent_tokens, []

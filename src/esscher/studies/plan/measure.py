@@ -21,8 +21,7 @@ from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.variables import joined
 from esscher.engine.attention.bits import EXACT
-from esscher.engine.cache.cache import check_reducible
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt, check_reducible
 from esscher.engine.cache.published import rule_named
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
