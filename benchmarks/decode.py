@@ -10,7 +10,7 @@ tokens   Seconds per decoded token, transformers' cache against the planned one,
          are from the time it takes to read the weights and the cache once at the bandwidth of this
          machine. The contents of the caches are random numbers: they do not matter for the time.
 prefill  Share of the time of reading a prompt that goes into choosing what is kept.
-held     Bytes that a process gives back when a cache goes, against what the cache says it takes, one
+held     Bytes that a process gives back when a cache goes, against what the cache says, one
          process per kind of cache.
 memory   Peak memory of a process that reads a long prompt, one process per kind of cache, counted
          from the end of loading the model.

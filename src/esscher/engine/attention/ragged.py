@@ -321,69 +321,13 @@ def weigh_compiled(
     return result, log_sum, output
 
 
-# Attention over lists of different lengths in operations of PyTorch: any device and type.
-#
-# Few queries want no Python loop over heads: lists are cut into pieces of equal length, all pieces
-# go through one batched product, and those of a list are put together by their log-sum-exp. Many
-# queries want large products: a loop over lists costs nothing beside them.
+# In operations of PyTorch, one list after the other: any device and type.
 
-#: Keys of a piece: a list is padded by half of them on average.
-PIECE = 64
 #: Logits of a block of queries, in bytes.
 LOGITS = 32 * 2**20
 
 
-def few_queries(
-    q: Tensor,
-    segments: Segments,
-    tail_keys: Tensor,
-    tail_values: Tensor,
-    scaling: float,
-    softcap: float | None,
-    visible: Tensor | None,
-) -> Tensor:
-    """Attention of all lists at once; [batch, n_q, heads, d_v]."""
-    batch, heads, n_q, d_k = q.shape
-    key_heads, tail, d_v = tail_values.shape[1:]
-    group = heads // key_heads
-    lists, rows = batch * key_heads, group * n_q
-    tilts = _wide(q).reshape(lists, rows, d_k) * scaling
-    # every query over its list, piece by piece
-    counts = (segments.stop - segments.start + PIECE - 1) // PIECE
-    number = torch.repeat_interleave(counts)  # the list of each piece
-    within = torch.arange(len(number), device=tilts.device) - (counts.cumsum(0) - counts)[number]
-    stop = segments.stop[number, None]
-    place = (segments.start[number] + PIECE * within)[:, None]
-    place = place + torch.arange(PIECE, device=tilts.device)
-    hidden, place = place >= stop, torch.minimum(place, stop - 1)
-    logits = _capped(tilts[number] @ _wide(segments.keys[place]).mT, softcap)
-    logits += segments.log_weight[place][:, None]
-    logits.masked_fill_(hidden[:, None], -torch.inf)
-    peak, total, sums = _sums(logits, _wide(segments.values[place]))
-    # pieces of a list together: each is brought to the largest logit of all
-    top = peak.new_full((lists, rows), -torch.inf)
-    top.scatter_reduce_(0, number[:, None].expand_as(peak), peak, "amax")
-    factor = torch.exp(peak - top[number])
-    total = torch.zeros_like(top).index_add_(0, number, factor * total)
-    sums = sums.new_zeros(lists, rows, d_v).index_add_(0, number, factor[..., None] * sums)
-    if tail:
-        keys = _wide(tail_keys).reshape(lists, tail, d_k)
-        logits = _capped(tilts @ keys.mT, softcap).view(batch, key_heads, group, n_q, tail)
-        unseen = ~(_causal(0, n_q, n_q, tail, q.device)[None] if visible is None else visible)
-        logits = logits.masked_fill_(unseen[:, None, None], -torch.inf).view(lists, rows, tail)
-        tail_top, tail_total, tail_sums = _sums(
-            logits, _wide(tail_values).reshape(lists, tail, d_v)
-        )
-        largest = torch.maximum(top, tail_top)
-        largest = largest.where(largest.isfinite(), 0.0)
-        first, second = torch.exp(top - largest), torch.exp(tail_top - largest)
-        total = first * total + second * tail_total
-        sums = first[..., None] * sums + second[..., None] * tail_sums
-    outputs = sums / total.where(total > 0, 1.0)[..., None]
-    return outputs.view(batch, heads, n_q, d_v).transpose(1, 2).to(q.dtype).contiguous()
-
-
-def many_queries(
+def listed_attention(
     q: Tensor,
     segments: Segments,
     tail_keys: Tensor,
@@ -442,20 +386,7 @@ def _causal(low: int, high: int, n_q: int, tail: int, device: torch.device) -> T
     return torch.arange(tail, device=device) <= last[:, None]
 
 
-def _sums(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Largest logit, sum of weights relative to it, and weighted sum of values, of each query.
-
-    Some logits, [list, query, key], may be minus infinity.
-    """
-    peak = logits.amax(-1)
-    weights = logits.sub_(peak.where(peak.isfinite(), 0.0)[..., None]).exp_()
-    return peak, weights.sum(-1), weights @ values
-
-
 # Attention over lists of kept keys, of a different length for every head, and a dense tail.
-
-#: Up to so many queries at a time, PyTorch may do all lists at once.
-FEW = 16
 
 
 def ragged_attention(
@@ -538,10 +469,6 @@ def ragged_attention(
     ):
         outputs = attend_lists(lists, q, tail_keys, tail_values, scaling, softcap, visible)
     else:
-        # A processor starts operations fast enough to do one list after the other, if there are few
-        # lists, or if they are so long that putting them side by side costs more.
-        short = count >= 6 and len(segments.keys) < 512 * count
-        attend = few_queries if n_q <= FEW and (short or not q.is_cpu) else many_queries
         segments = segments.decoded()
-        outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
+        outputs = listed_attention(q, segments, tail_keys, tail_values, scaling, softcap, visible)
     return outputs.transpose(1, 2)

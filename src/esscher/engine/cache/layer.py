@@ -32,7 +32,6 @@ from esscher.engine.cache.scores import (
     QueryTargets,
     Repetition,
     answered_first,
-    capped,
     combined,
     key_scores,
     moves,
@@ -574,31 +573,21 @@ class ReducedLayer(_base):  # type: ignore[misc]
         return own if rotation is None else rotate(own, *moves(rotation, distance.to(own.device)))
 
     def _score_by_last(self, tokens: CachedTokens, scaling: float, softcap: float | None) -> Tensor:
-        """Scores of tokens by the last queries, where these stand.
+        """Scores of tokens by the last queries, where these stand: each sees the tail up to itself.
 
-        As :func:`key_scores`, a token that stands for several counting as often: what is selected
-        again is the sample, not the tokens it was drawn from.
+        A token that stands for several counts as often: what is selected again is the sample, not
+        the tokens it was drawn from.
         """
         assert self.recent is not None
         present, key_heads = tokens.present, self.tail.keys.shape[1]
         query, places = self.recent.of_text(
             tokens.text, tokens.key_head, key_heads, present, self.seen
         )
-        # a query sees all of the list, and the tail up to itself
-        positions = torch.arange(self.seen - len(present), self.seen)
-        near = (positions <= places[:, None]) & present
-        listed = torch.ones(len(places), tokens.listed, dtype=torch.bool)
-        visible = torch.cat([listed, near], dim=1).to(query.device)
-        log_weight = tokens.log_weight.to(query.device)
-        query, keys, values = (x.to(torch.float32) for x in (query, tokens.keys, tokens.values))
-        logits = capped(query @ keys.T * scaling, softcap) + log_weight
-        logits = logits.masked_fill_(~visible, -torch.inf)
-        weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
-        total = torch.zeros(len(keys), device=keys.device)
-        for head in weights:
-            distance = values - (head @ values).mean(0)
-            total += head.square().mean(0) * distance.square().sum(-1)
-        return (total.sqrt() * torch.exp(-log_weight)).cpu()
+        ends = tokens.listed + places - (self.seen - len(present)) + 1
+        attention = Repetition(len(query), len(tokens.keys))
+        query, keys = (x.to(torch.float32) for x in (query * scaling, tokens.keys))
+        attention.add(query, keys, ends.to(keys.device), softcap, tokens.bias)
+        return attention.score(tokens.values, tokens.log_weight)
 
     @torch.inference_mode(False)
     @torch.no_grad()
