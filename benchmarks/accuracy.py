@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 import esscher
+from benchmarks.direct import direct_errors
 from benchmarks.line import line_errors
 from esscher.core.validation import Array
-from esscher.math.simulation import direct_errors
 
 HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
 DIMS = (1, 8, 50)

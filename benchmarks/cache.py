@@ -41,9 +41,8 @@ from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.documents import TextSource
+from esscher.engine.text.items import ask, task_item
 from esscher.engine.text.packing import first_passages
-from esscher.engine.text.tasks.asking import ask, ask_each
-from esscher.engine.text.tasks.items import task_items
 from esscher.studies.plan.check import PURPOSE, KeptLayers, count_kept
 
 CALIBRATION = "wikipedia-en.txt"
@@ -231,7 +230,7 @@ class Comparison:
         )
         for number in range(items):
             for task in tasks:
-                haystack = text if number % 2 else "noise"
+                haystack = text if number % 2 else None
                 cell = Cell(
                     self.out / "tasks" / str(prefix) / f"{task}-{number}",
                     part="tasks",
@@ -243,19 +242,17 @@ class Comparison:
                 )
                 missing = cell.missing(arms)
                 if missing:
-                    (item,) = task_items(
-                        self.loaded, task, 1, prefix, seed=0, haystack=haystack, first=number
-                    )
+                    item = task_item(self.loaded, task, number, prefix, haystack=haystack)
                     self._item(item, calibration, cell, missing)
 
     def _item(self, item: Any, calibration: Calibration, cell: Cell, arms: Sequence[Arm]) -> None:
         began = time.monotonic()
         prompt = read_prompt(self.loaded, item.context, calibration, arms)
-        cell.about["dense"] = _answered(ask(self.loaded, prompt.cache, item))
+        cell.about["dense"] = _answered(*ask(self.loaded, prompt.cache, item))
         named = (f"task {item.task} {item.haystack}", item.number)
         for some in batched(arms, TOGETHER):
             kept = [arm.keep(prompt, named) for arm in some]
-            answers = ask_each(self.loaded, prompt.reduced(*kept), item, len(some))
+            answers = ask(self.loaded, prompt.reduced(*kept), item, len(some))
             for arm, own, found in zip(some, kept, answers, strict=True):
                 cell.add(arm, own, calibration, **_answered(found))
         cell.write()

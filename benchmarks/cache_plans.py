@@ -28,10 +28,10 @@ from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextSource
+from esscher.engine.text.items import calibration_item
 from esscher.engine.text.packing import Passage, first_passages
-from esscher.engine.text.tasks.items import calibration_item
 from esscher.studies.plan.effects import (
     DRAWS,
     PassageEffects,
@@ -147,7 +147,7 @@ class Sources:
         out = {f"prose-{i}": (i, passage) for i, passage in enumerate(found)}
         text = np.concatenate([passage.ids for passage in found])
         for i in range(retrieval):
-            hay: Any = "noise" if i % 2 else text
+            hay = None if i % 2 else text
             passage = calibration_item(loaded, i, prefix, self.queries, seed=SEED, haystack=hay)
             out[f"retrieval-{i}-of-{prose}"] = (prose + i, passage)
         return out

@@ -89,7 +89,11 @@ def pool(dim: int, replicates: int) -> dict[tuple[float, str], Array]:
         alpha=HORIZONS,
         progress=False,
     )
-    return {(h, m): curve.raw(m)[s] for s, h in enumerate(HORIZONS) for m in METRICS[dim]}
+    return {
+        (h, m): curve["replicate_error"].sel(metric=m, alpha=h).values
+        for h in HORIZONS
+        for m in METRICS[dim]
+    }
 
 
 def head_cells(replicates: int) -> list[Row]:
@@ -161,7 +165,7 @@ def one_pass_cells(replicates: int) -> list[Row]:
         )
         passes = [received(dim, ONE_PASS_SIZES[-1], r) for r in range(replicates)]
         for s, h in enumerate(ONE_PASS_HORIZONS):
-            swept = fit_rate(curve.raw("mean")[s], ONE_PASS_SIZES)
+            swept = fit_rate(curve["replicate_error"].sel(metric="mean", alpha=h), ONE_PASS_SIZES)
             head = esscher.gaussian_head(h, dim)
             burn_in = float(np.exp(min(head.frobenius**2, 700.0)))
             found = [received_exponent(p[s], burn_in=burn_in) for p in passes]

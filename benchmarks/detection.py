@@ -164,7 +164,8 @@ def head_law_cells(curves: int) -> list[Row]:
         swept = esscher.sweep(
             esscher.gaussian_head(h, dim), sizes, 64 * curves, seed=5, progress=False
         )
-        raw = {metric: swept.raw(metric)[0] for metric in ("mean", "cov", "map")}
+        errors_of = swept["replicate_error"][:, 0]
+        raw = {metric: errors_of.sel(metric=metric).values for metric in ("mean", "cov", "map")}
         known = {metric: errors.mean(axis=0) for metric, errors in raw.items()}
         for floor in (0.0, 1.0):
             row: Row = {"d": dim, "H": h, "floor": floor / 2, "replicates": 64, "curves": curves}

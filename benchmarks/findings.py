@@ -37,10 +37,8 @@ def studies(data: Path) -> dict[str, Callable[..., Any]]:
     """Return every study of the page by name, as a function of the folder of its run."""
     texts = {name: data / file for name, file in CORPORA.items() if (data / file).exists()}
     texts["code"] = "demo:code"
-    gaussian = partial(esscher.sparse_law, "gaussian", horizon=0.7, dim=8)
     return {
-        "sparse-gaussian": gaussian,
-        "sparse-ar1": partial(gaussian, correlation=0.9),
+        "sparse-gaussian": partial(esscher.sparse_law, "gaussian", horizon=0.7, dim=8),
         "sparse-minilm": partial(esscher.sparse, "demo:minilm"),
         "sparse-smollm2": partial(esscher.sparse, "demo:smollm2", context=2048),
         "deep-gaussian": partial(esscher.deep_stack, depth=24),

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from esscher.studies.paper.sweeps import swept_head
-from esscher.studies.paper.synthetic import geometric
+from esscher.studies.paper.synthetic import geometric, swept_head
 from esscher.studies.sweep import Sweep, sweep
 from esscher.studies.sweep.measure import METRICS
 
@@ -55,8 +54,8 @@ def run(
 
 def told(found: Sweep) -> dict[str, Any]:
     """Replicates by the size they end at, and exponents with intervals by metric and scale."""
-    depths = np.isfinite(found.raw("mean")[0]).sum(axis=1)
-    ends = Counter(found.sizes[int(depth) - 1] for depth in depths)
+    depths = np.isfinite(found["replicate_error"].values[0, 0]).sum(axis=1)
+    ends = Counter(found.data["size"].values[depths - 1].tolist())
     fits = {
         metric: [
             {
@@ -64,8 +63,8 @@ def told(found: Sweep) -> dict[str, Any]:
                 "interval": [end if end is None else round(end, 5) for end in fit.interval],
                 "predicted": None if fit.predicted is None else round(fit.predicted, 5),
             }
-            for s in range(len(found.scales))
-            for fit in [found.rate(metric, s)]
+            for alpha in found.data["alpha"].values
+            for fit in [found.rate(metric, alpha)]
         ]
         for metric in METRICS
     }

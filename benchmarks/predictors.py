@@ -29,7 +29,7 @@ import pandas as pd
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.statistics.records import rate_class
+from esscher.math.statistics.intervals import rate_class
 from esscher.studies.probe.assemble import (
     PREDICTED,
     PREDICTED_SLOW,

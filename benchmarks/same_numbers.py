@@ -187,7 +187,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         heads=[0, 3],
         mode="context",
     ),
-    "context-decoder": lambda _: esscher.conrandom_text(
+    "context-decoder": lambda _: esscher.context(
         decoder(512), random_text(), context=128, passages=2, query_count=8
     ),
     "plan-decoder": lambda _: esscher.plan(

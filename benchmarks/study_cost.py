@@ -16,8 +16,8 @@ from typing import Any
 
 from esscher.runs.executors import call_alone
 from esscher.studies.paper.claims import MEASUREMENTS
-from esscher.studies.paper.ledger import Setting
-from esscher.studies.paper.study import DECODER, ENCODER, TEXT
+from esscher.studies.paper.heads import loaded_model
+from esscher.studies.paper.study import PaperStudy
 
 RESULTS = Path(__file__).parent / "results" / "study_cost.json"
 #: Options that tell units apart only by their number, not by their cost.
@@ -36,11 +36,11 @@ def main() -> None:
     parser.add_argument("--scale", default="paper", choices=("quick", "standard", "paper"))
     parser.add_argument("--only", nargs="*", default=list(MEASUREMENTS))
     asked = parser.parse_args()
-    setting = Setting(asked.scale, 0, ENCODER, DECODER, TEXT)
-    setting.loaded(ENCODER), setting.loaded(DECODER)
+    settings = PaperStudy(scale=asked.scale).known()
+    loaded_model(settings.encoder), loaded_model(settings.decoder)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for name in asked.only:
-        units = list(MEASUREMENTS[name].units(asked.scale))
+        units = list(MEASUREMENTS[name].units(settings))
         kinds: dict[str, list[dict[str, Any]]] = {}
         for unit in units:
             kinds.setdefault(kind(unit), []).append(unit)
@@ -53,7 +53,7 @@ def main() -> None:
                     share = unit[option] / few
                     unit[option] = few
             start = time.process_time()
-            call_alone(MEASUREMENTS[name].measure, unit, setting)
+            call_alone(MEASUREMENTS[name].measure, unit, settings)
             seconds += (time.process_time() - start) * share * len(same)
         known.setdefault(asked.scale, {})[name] = {
             "units": len(units),

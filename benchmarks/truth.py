@@ -193,7 +193,7 @@ def causal_mask(scale: float) -> Iterator[Row]:
     """
     import torch
 
-    from esscher.studies.paper.causal import causal_errors, controlled_means
+    from esscher.studies.paper.models import causal_errors, controlled_means
 
     rng = np.random.default_rng(SEED + 6)
     sizes = (32, 256)
@@ -204,10 +204,9 @@ def causal_mask(scale: float) -> Iterator[Row]:
         q, k, values = (torch.tensor(part, dtype=torch.float32) for part in (h * x, x, v))
         limit = attention(h * x, x, v)
         groups = 20
-        rows = [
-            row | {"group": seed}
+        errors = [
+            causal_errors(q, k, values, sizes, int(scale * 100), seed).dataset.isel(item=0)
             for seed in range(groups)
-            for row in causal_errors(q, k, values, sizes, int(scale * 100), seed)
         ]
         for n in sizes:
             count = int(scale * 4000)
@@ -226,25 +225,23 @@ def causal_mask(scale: float) -> Iterator[Row]:
                     gap[n // 2 :].mean(),
                 ]
             level, noise = brute.mean(axis=1), brute.std(axis=1, ddof=1) / np.sqrt(count)
-            for j, name in enumerate(("causal", "dense", "position")):
-                own = [[r for r in rows if r["n"] == n and r["group"] == g] for g in range(groups)]
-                found = np.array([[r[name] for r in group] for group in own])[..., None]
-                if name == "position":
-                    means = found.mean(axis=1)[:, 0]
-                else:
-                    control = np.array([[r[f"{name}_first"] for r in group] for group in own])
-                    known = np.array([[group[0][f"{name}_expected"]] for group in own])
-                    means = controlled_means(found, control[..., None], known)[:, 0]
-                what = {
-                    "causal": "mean, causal mask",
-                    "dense": "mean, no mask",
-                    "position": "output at positions n/2 to n, causal mask",
-                }[name]
+            means: dict[str, Any] = {}
+            at_n = [group.sel(size=n) for group in errors]
+            for j, what in enumerate(("mean, causal mask", "mean, no mask")):
+                square, first = (
+                    np.array([group[name][j] for group in at_n])[..., None]
+                    for name in ("square", "first")
+                )
+                known = np.array([[float(group["expected"][j])] for group in at_n])
+                means[what] = controlled_means(square, first, known)[:, 0]
+            position = [float(group["position"].mean()) for group in at_n]
+            means["output at positions n/2 to n, causal mask"] = np.array(position)
+            for j, (what, of_groups) in enumerate(means.items()):
                 yield Row(
                     "causal",
                     f"n times squared error of the {what}, {words}, d = {d}, n = {n}",
-                    n * float(means.mean()),
-                    n * float(means.std(ddof=1) / np.sqrt(groups)),
+                    n * float(of_groups.mean()),
+                    n * float(of_groups.std(ddof=1) / np.sqrt(groups)),
                     n * float(level[j]),
                     n * float(noise[j]),
                 )
@@ -252,10 +249,9 @@ def causal_mask(scale: float) -> Iterator[Row]:
     h, clouds = 0.4, []
     for _ in range(60):
         part = torch.tensor(rng.standard_normal((2000, 1)), dtype=torch.float32)
-        first = causal_errors(h * part, part, part, (64,), 1, 0)[0]
+        causal, dense = causal_errors(h * part, part, part, (64,), 1, 0).expected.values[0, :, 0]
         harmonic = np.sum(1 / np.arange(1, 65))
-        psi = (first["causal_expected"] - first["dense_expected"]) * 64 / (1 - harmonic / 64)
-        clouds.append(first["dense_expected"] * 64 + psi)
+        clouds.append(dense * 64 + (causal - dense) * 64 / (1 - harmonic / 64))
     yield Row(
         "causal",
         "n times squared error of the mean, causal mask, n large, Gaussian, H = 0.4",

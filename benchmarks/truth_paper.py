@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.claims import Row, average
 from esscher.studies.paper.heads import argmax_errors
-from esscher.studies.paper.ledger import Setting
+from esscher.studies.paper.study import PaperStudy
 from esscher.studies.paper.synthetic import measure_moments
 
 #: Seed of the clouds, apart from those of ``truth.py``.
@@ -84,7 +84,8 @@ def moments(scale: float) -> Iterator[Row]:
     n, replicates, nodes, weights = 2_000, int(scale * 400), *np.polynomial.legendre.leggauss(400)
     for law, radii in (("sphere", (0.5, 2.0, 8.0)), ("cube", (0.5, 1.0, 2.0))):
         unit = {"law": law, "radii": radii, "sizes": [n], "first": 0, "replicates": replicates}
-        rows = measure_moments(unit, Setting("quick", SEED, "", "", ""))
+        errors = measure_moments(unit, PaperStudy(("moments",), seed=SEED).known()).error
+        means = errors.sel(law=law, metric="mean", size=n)
         for radius in radii:
             if law == "sphere":
                 s = radius**2 / 3**0.5
@@ -103,6 +104,6 @@ def moments(scale: float) -> Iterator[Row]:
                     + 2 * (share @ (gamma * moved))
                     + (share @ moved**2) * (share @ received**2) ** 2
                 )
-            found = average([n * row["mean"] ** 2 for row in rows if row["radius"] == radius])
+            found = average((n * means.sel(radius=radius) ** 2).values)
             claim = f"n times squared error of the mean, {law} of size R = {radius:g}, n = {n}"
             yield Row("moments", claim, *found, truth, 0.0)

@@ -20,9 +20,8 @@ import numpy as np
 
 from benchmarks.claims import Row, average, share
 from esscher.math.statistics import received_exponent, resample, select_law
-from esscher.math.tails.cloud import cloud_tails
-from esscher.math.tails.directions import QUICK
-from esscher.math.tails.verdict import KINDS, half_agreement, half_verdicts, kappa_estimate, kind_of
+from esscher.math.tails.cloud import QUICK, cloud_tails
+from esscher.math.tails.verdict import KINDS, half_verdicts, kappa_estimate, kind_of, verdict_table
 from esscher.studies.deep.combine import fitted, growth_factors, independent_errors
 
 #: Seed of every simulation, apart from those of ``truth.py``.
@@ -161,10 +160,10 @@ def tails(scale: float) -> Iterator[Row]:
     rng = np.random.default_rng(SEED + 2)
     kinds = ["mixture", "Laplace", "normal"] * int(scale * 50)
     texts = [
-        [cloud_tails(planted(kind, rng), effort=QUICK, seed=seed).numbers for kind in kinds]
+        [cloud_tails(planted(kind, rng), effort=QUICK, seed=seed)[0] for kind in kinds]
         for seed in (0, 1)
     ]
-    stated = half_agreement(texts[0], 0).kappa
+    stated = kappa_estimate(verdict_table(map(half_verdicts, texts[0])), 0)
     assert stated.value is not None
     low, high = (end for end in stated.interval if end is not None)
     # a half of one text and a half of the other have nothing in common

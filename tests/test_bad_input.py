@@ -28,7 +28,7 @@ FUNCTIONS = [
     if inspect.isfunction(getattr(esscher, name)) and name not in LEFT_OUT
 ]
 THEORY = [
-    "ball_bound",
+    "log_ball_bound",
     "constants",
     "cov_constant",
     "hardmax_curve",

@@ -1,16 +1,14 @@
-"""What theory says about a head: limits, exponents, constants, curves, bounds, and simulations."""
+"""What theory says about a head: limits, exponents, constants, curves and bounds."""
 
-from esscher.math import limits, simulation, theory
+from esscher.math import limits, theory
 from esscher.math.heads import ArrayHead as ArrayHead
 from esscher.math.heads import Tokens as Tokens
 from esscher.math.heads import WeightHead as WeightHead
 from esscher.math.limits import *  # noqa: F403 - its own __all__ says what
-from esscher.math.simulation import *  # noqa: F403 - its own __all__ says what
 from esscher.math.statistics import Rate as Rate
 from esscher.math.statistics import received_exponent as received_exponent
 from esscher.math.theory import *  # noqa: F403 - its own __all__ says what
 
 __all__ = ["ArrayHead", "Rate", "Tokens", "WeightHead", "received_exponent"]
 __all__ += limits.__all__
-__all__ += simulation.__all__
 __all__ += theory.__all__

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.direct import attend
 from benchmarks.line import line_errors
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.simulation import attend
 
 
 def test_the_line_is_attention_in_one_dimension() -> None:

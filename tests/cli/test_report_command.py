@@ -50,7 +50,7 @@ def test_a_report_is_written_where_it_was_asked_for(place: Path) -> None:
     assert f"Report: {path}" in result.output
     text = path.read_text("utf-8")
     assert text.startswith("<!doctype html>")
-    assert "the error of the mean output falls like n^-" in text
+    assert "the error of the mean output falls with exponent" in text
     assert "esscher sweep gaussian --horizon 0.5" in text
     # again, over itself
     assert run("report", place / "runs" / "one", "-o", path).exit_code == 0
@@ -72,7 +72,7 @@ def test_what_is_no_run(place: Path) -> None:
     (place / "file.txt").write_text("text")
     refused(run("report", place / "nowhere", "-o", path), "nowhere", "does not exist")
     refused(run("report", place / "empty", "-o", path), "empty", "not a run")
-    refused(run("report", place / "file.txt", "-o", path), "file.txt", "JSON")
+    refused(run("report", place / "file.txt", "-o", path), "file.txt", "damaged")
     refused(run("report", "-o", path), "RUN")
     # one bad run among good ones: nothing is written
     refused(run("report", place / "runs" / "one", place / "empty", "-o", path), "empty")
@@ -81,7 +81,7 @@ def test_what_is_no_run(place: Path) -> None:
 
 def test_damaged_unknown_and_unfinished_runs(place: Path) -> None:
     path, one, two = place / "page.html", place / "runs" / "one", place / "runs" / "two"
-    part = next((one / "parts").glob("*.parquet"))
+    part = next((one / "parts").glob("*.safetensors"))
     part.write_bytes(b"nonsense")
     refused(run("report", one, "-o", path), part.name)
     about = json.loads((one / "config.json").read_text())

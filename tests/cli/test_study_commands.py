@@ -19,7 +19,7 @@ from tests.engine.models.tiny import tiny_model, transformers
 #: Commands that are quick, and words of their tables.
 COMMANDS = {
     "probe encoder --text a.txt --tokens 300 --context 32 --sizes 16:64:3 --replicates 4": "",
-    "deep encoder --text a.txt --context 40 --passages 2 --sizes 4:24:3": "What was sampled",
+    "deep encoder --text a.txt --context 40 --passages 2 --sizes 4:24:3": "Exponent of the damage",
     "tails encoder --text a.txt --tokens 1200 --context 48 --layers 0-1 --heads 0,2": "kappa",
     "sparse encoder --text a.txt --layers 0 --context 64 --passages 2 --patterns window": "random",
     "domains encoder --text plain=a.txt --text ../few=b.txt --blocks 6 --block-tokens 60 "

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import esscher
 from esscher.cli import main
-from esscher.core.shown import with_error
+from esscher.core.shown import shown as number
+from esscher.core.shown import with_interval
 from esscher.runs.folder import run_lock
-from esscher.runs.registry import load
 from tests.cli.printed import before_next, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
@@ -33,10 +27,11 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "one"
     result = run("sweep", "gaussian", *SMALL, "--out", str(out))
     assert result.exit_code == 0, result.output
-    question, answer, about, *_ = result.output.splitlines()
+    question, answer, *_ = result.output.splitlines()
     assert question == "How fast does attention over n tokens reach its limit?"
     assert answer.startswith("At H = 0.5 the error of the mean output falls with exponent ")
-    assert about == "3 replicates of gaussian tokens, d = 2, queries: tokens, seed 0"
+    about = "3 replicates of gaussian tokens, d = 2, H = 0.5, queries: tokens, seed 0."
+    assert about in result.output.splitlines()
     assert f"\nRun: {out}\n" in result.output
     shown = run("show", str(out))
     assert shown.exit_code == 0
@@ -45,23 +40,23 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     found = json.loads(as_json.stdout)
     assert found == json.loads(run("show", str(out), "--json").stdout)
 
-    (scale,) = found["scales"]
-    rows = table_of(result.output, "Errors at horizon H = 0.5 (alpha = 1)")
+    numbers = {name: entry["values"] for name, entry in found["variables"].items()}
+    rows = table_of(result.output, "Errors")
     assert [row["n"] for row in rows] == ["10", "30", "90"]
-    for metric, median in (("mean", "median"), ("cov", "median 2"), ("map", "median 3")):
-        errors = scale[metric]
-        pairs = zip(errors["mean"], errors["standard_error"], strict=True)
-        assert [row[metric] for row in rows] == [with_error(*pair) for pair in pairs]
-        assert [row[median] for row in rows] == [f"{value:.4g}" for value in errors["median"]]
-    rows = table_of(result.output, "Exponents beta of error ~ C n^-beta")
-    assert [(row["H"], row["of"]) for row in rows] == [("0.5", m) for m in ("mean", "cov", "map")]
-    for row in rows:
-        fit = scale["fit"][row["of"]]
-        low, high = fit["interval"]
-        assert row["beta"] == f"{fit['exponent']:.3f}"
-        assert row["interval"] == f"{low:.3f}-{high:.3f}"
-        assert row["law"].removesuffix(" *") == fit["selection"]["verdict"] == "undecided"
-        assert row["law"].endswith(" *") is not fit["trusted"]
+    for m, metric in enumerate(("mean", "cov", "map")):
+        for row, (error, *ends) in zip(rows, numbers["error"][m][0], strict=True):
+            assert row[f"error {metric}"] == with_interval(error, ends)
+        for row, median in zip(rows, numbers["median"][m][0], strict=True):
+            assert row[f"median {metric}"] == number(median)
+    rows = table_of(result.output, "Exponents")
+    assert [(row["H"], row["error of"]) for row in rows] == [
+        ("0.500", metric) for metric in ("mean", "cov", "map")
+    ]
+    for m, row in enumerate(rows):
+        exponent, low, high = numbers["exponent"][m][0]
+        assert row["exponent"] == f"{exponent:.3f}({round(500 * (high - low))})"
+        assert row["law"] == numbers["verdict"][m][0] == "undecided"
+        assert (row["trusted"] == "yes") is numbers["trusted"][m][0]
 
 
 def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
@@ -69,7 +64,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
     run("sweep", "sphere", *MEASURED, "--out", str(tmp_path / "a" / "one"))
     precise = ("--precision", "0.5", "--alpha", "0.5,1")
     run("sweep", "signs", *MEASURED, *precise, "--out", str(tmp_path / "b"))
-    (tmp_path / "b" / "parts" / "replicate-000002.json").unlink()
+    (tmp_path / "b" / "parts" / "replicate-000002.safetensors").unlink()
     run("sweep", "cube", *MEASURED, "--out", str(tmp_path / "c"))
     (tmp_path / "d" / "parts").mkdir(parents=True)
     (tmp_path / "d" / "config.json").write_text("{")
@@ -85,7 +80,7 @@ def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
         ("d", None, "damaged"),
     ]
     assert rows[1]["horizons"] == [0.25, 0.5]
-    done = len(list((tmp_path / "b" / "parts").glob("replicate-*.json")))
+    done = len(list((tmp_path / "b" / "parts").glob("replicate-*.safetensors")))
     assert [rows[1][key] for key in ("done", "asked", "precision")] == [done, None, 0.5]
     names = ("run", "kind", "of", "horizon", "sizes", "replicates", "state")
     assert [tuple(row[name] for name in names) for row in table_of(table, "Runs in")] == [
@@ -103,7 +98,7 @@ def test_other_laws_can_be_swept(law: str) -> None:
     assert result.exit_code == 0, result.output
     out = json.loads(result.stdout)
     assert out["configuration"]["head"]["law"] == law
-    assert out["scales"][0]["horizon"] == pytest.approx(1.5)
+    assert out["variables"]["horizon"]["values"] == [pytest.approx(1.5)]
 
 
 BAD = [
@@ -141,37 +136,3 @@ def test_bad_input_is_one_clear_error_before_anything_is_written(
     assert words in result.output
     assert "Traceback" not in result.output
     assert not list(tmp_path.iterdir())
-
-
-CHILD = """
-from esscher.cli import main
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_stopped_sweep_says_how_to_resume(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    script, out = tmp_path / "esscher", tmp_path / "a run"
-    script.write_text(CHILD)
-    shape = ["--dim", "8", "--horizon", "1", "--sizes", "100,1500", "--replicates", "500"]
-    child = subprocess.Popen(
-        [sys.executable, str(script), "sweep", "gaussian", *shape, "--out", str(out)],
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(esscher.__file__).parents[1])},
-    )
-    end = time.monotonic() + 60
-    while len(list((out / "parts").glob("replicate-*.json"))) < 2:
-        assert time.monotonic() < end
-        assert child.poll() is None
-        time.sleep(0.01)
-    child.send_signal(number)
-    error = child.communicate(timeout=30)[1].decode()
-    assert child.returncode == code, error
-    assert "Traceback" not in error
-    done = load(out).replicates
-    assert f"Stopped with {done} replicates stored in {out}" in error
-    assert f"esscher sweep gaussian {' '.join(shape)} --out '{out}'" in error

@@ -15,7 +15,6 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
     import torch
 
     from esscher.engine.models import families
-    from esscher.engine.models.capture import capturing
     from tests.engine.models import tiny
 
     text = (ROOT / "docs/guides/add-a-model-family.md").read_text(encoding="utf-8")
@@ -28,12 +27,10 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
 
     loaded = tiny.tiny_model("electra")
     assert loaded.family.name == "ELECTRA"
-    seen: list[object] = []
-    with capturing(loaded, seen.append):
-        tiny.final_output(loaded, tiny.tiny_batch(loaded))
+    seen, _ = tiny.captured(loaded, tiny.tiny_batch(loaded))
     assert len(seen) == loaded.shape.layers
     for capture in seen:
-        own = capture.output.double()  # type: ignore[attr-defined]
+        own = capture.output.double()
         error = (capture.attend(torch.float64) - own).abs().max()  # type: ignore[attr-defined]
         assert error < 2e-6 * own.abs().max()
 
@@ -44,7 +41,7 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     """The guide's dilated window: as many keys as it may see, its own test, a study with it."""
     from esscher.core.streams import random_stream
     from esscher.engine.patterns import PATTERNS, View
-    from tests.engine.seen import seen_keys
+    from tests.engine.test_patterns import seen_keys
 
     text = (ROOT / "docs/guides/add-a-pattern.md").read_text(encoding="utf-8")
     code, script, own_test = (b.text for b in blocks(text) if b.language == "python")

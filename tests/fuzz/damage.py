@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import json
 import os
 
@@ -129,3 +130,29 @@ def as_text(tree) -> bytes:
 
 #: Sources of randomness that hypothesis can repeat.
 randoms = functools.partial(st.randoms, use_true_random=False)
+
+
+def resealed(sound: bytes, random) -> bytes:
+    """A file with changes in its header, its labels or its numbers, and the checksum they have."""
+    end = 8 + int.from_bytes(sound[:8], "little")
+    header, buffer = json.loads(sound[8:end]), sound[end:]
+    metadata = header.pop("__metadata__")
+    labels = json.loads(metadata["labels"])
+    where = random.randrange(4)
+    if where == 0:
+        header = changed_tree(header, random)
+    elif where == 1:
+        buffer = changed_bytes(buffer, random)
+    else:
+        labels = changed_tree(labels, random)
+    text = as_text(labels).decode("utf-8", "surrogatepass")
+    if not isinstance(header, dict):
+        return len(as_text(header)).to_bytes(8, "little") + as_text(header) + buffer
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(text.encode("utf-8", "surrogatepass"))
+    digest.update(buffer)
+    header["__metadata__"] = metadata | {"labels": text, "sha256": digest.hexdigest()}
+    if random.random() < 0.05:
+        header["__metadata__"] = random.choice(VALUES)
+    whole = as_text(header)
+    return len(whole).to_bytes(8, "little") + whole + buffer

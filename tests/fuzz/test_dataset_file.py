@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -13,15 +11,7 @@ import esscher
 from esscher.core.dataset_file import from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.variables import Data, check, group, var
-from tests.fuzz.damage import (
-    VALUES,
-    as_text,
-    changed_bytes,
-    changed_tree,
-    effort,
-    fuzz,
-    randoms,
-)
+from tests.fuzz.damage import changed_bytes, effort, fuzz, randoms, resealed
 from tests.runs.made import unpack
 
 
@@ -77,32 +67,6 @@ def test_random_damage_is_never_read_as_something_else(examples):
             assert same(from_bytes(changed_bytes(sound, random), "file"), data)
 
     fuzz(examples, randoms())(property)
-
-
-def resealed(sound: bytes, random) -> bytes:
-    """A file with changes in its header, its labels or its numbers, and the checksum they have."""
-    end = 8 + int.from_bytes(sound[:8], "little")
-    header, buffer = json.loads(sound[8:end]), sound[end:]
-    metadata = header.pop("__metadata__")
-    labels = json.loads(metadata["labels"])
-    where = random.randrange(4)
-    if where == 0:
-        header = changed_tree(header, random)
-    elif where == 1:
-        buffer = changed_bytes(buffer, random)
-    else:
-        labels = changed_tree(labels, random)
-    text = as_text(labels).decode("utf-8", "surrogatepass")
-    if not isinstance(header, dict):
-        return len(as_text(header)).to_bytes(8, "little") + as_text(header) + buffer
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    digest.update(text.encode("utf-8", "surrogatepass"))
-    digest.update(buffer)
-    header["__metadata__"] = metadata | {"labels": text, "sha256": digest.hexdigest()}
-    if random.random() < 0.05:
-        header["__metadata__"] = random.choice(VALUES)
-    whole = as_text(header)
-    return len(whole).to_bytes(8, "little") + whole + buffer
 
 
 @effort(60, 4000)

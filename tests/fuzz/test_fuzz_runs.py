@@ -16,7 +16,15 @@ import esscher
 from esscher.cli import main
 from esscher.core.errors import EsscherError, InputError
 from esscher.runs.result import RESULTS
-from tests.fuzz.damage import as_text, changed_bytes, changed_tree, effort, fuzz, randoms
+from tests.fuzz.damage import (
+    as_text,
+    changed_bytes,
+    changed_tree,
+    effort,
+    fuzz,
+    randoms,
+    resealed,
+)
 from tests.runs.made import unpack
 
 KINDS = (
@@ -54,21 +62,22 @@ def answered(*words) -> int:
 
 def damage(run: Path, random) -> None:
     """Damage one file of a run; checksums are put right again, or nothing else would be read."""
-    files = sorted(path for path in run.rglob("*") if path.is_file())
-    trees = [path for path in files if path.suffix == ".json"]
-    path = random.choice(files if random.random() < 0.3 else trees)
-    if path.suffix == ".json" and random.random() < 0.9:
-        path.write_bytes(as_text(changed_tree(json.loads(path.read_bytes()), random)))
-        if path.parent.name == "parts" or path.name == "config.json":
-            (run / "results.json").unlink(missing_ok=True)
+    path = random.choice(sorted(path for path in run.rglob("*") if path.is_file()))
+    data, way = path.read_bytes(), random.random()
+    if path.suffix == ".json" and way < 0.9:
+        path.write_bytes(as_text(changed_tree(json.loads(data), random)))
+    elif path.suffix == ".safetensors" and way < 0.7:
+        path.write_bytes(resealed(data, random))
     else:
-        path.write_bytes(changed_bytes(path.read_bytes(), random))
+        path.write_bytes(changed_bytes(data, random))
         beside = path.with_suffix(".json")
         if path.suffix == ".parquet" and beside.exists():
             about = json.loads(beside.read_bytes())
             about["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
             beside.write_bytes(as_text(about))
-            (run / "results.json").unlink(missing_ok=True)
+    if path.parent.name == "parts" or path.name == "config.json":
+        for name in ("results.json", RESULTS):
+            (run / name).unlink(missing_ok=True)
 
 
 def assert_same(one, other):
@@ -170,11 +179,9 @@ def test_resuming_a_damaged_sweep(examples, samples, tmp_path):
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(samples["sweep"], run)
         if random.random() < 0.4:
-            name = "limit"
-            path = run / "parts" / f"{name}.json"
-            about = changed_tree(json.loads(path.read_bytes()), random)
-            path.write_bytes(as_text(about))
-            (run / "parts" / "replicate-000003.json").unlink()
+            path = run / "parts" / "limit.safetensors"
+            path.write_bytes(resealed(path.read_bytes(), random))
+            (run / "parts" / "replicate-000003.safetensors").unlink()
         else:
             damage(run, random)
         with warnings.catch_warnings():

@@ -43,29 +43,11 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         esscher.load(tmp_path / "pipe")
 
 
-def test_texts_that_lead_out_of_their_folder(tmp_path, outside):
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("some words")
-    (folder / "b.txt").symlink_to(folder / "a.txt")
-    assert len(list(read_text(folder))) == 2
-    (folder / "c.txt").symlink_to(outside)
-    with pytest.raises(InputError, match=r"c.txt is a link that leads out of the folder"):
-        list(read_text(folder))
-    (folder / "c.txt").unlink()
-    os.mkfifo(folder / "c.txt")
+def test_pipes_are_no_texts(tmp_path):
+    (tmp_path / "a.txt").write_text("some words")
+    os.mkfifo(tmp_path / "b.txt")
     with pytest.raises(InputError, match="pipe"):
-        list(read_text(folder))
-
-
-def test_a_folder_of_the_hubs_cache(tmp_path):
-    """There, files are links to blobs beside the snapshots."""
-    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
-    blobs.mkdir()
-    snapshot.mkdir(parents=True)
-    (blobs / "0123").write_text("some words")
-    (snapshot / "a.txt").symlink_to("../../blobs/0123")
-    assert [piece.text for piece in read_text(snapshot)] == ["some words"]
+        list(read_text(tmp_path))
 
 
 PAYLOAD = "import pathlib; pathlib.Path({!r}).touch()"
@@ -116,7 +98,6 @@ def test_models_that_would_run_code(tmp_path):
     sizes = {
         "layers": {"num_hidden_layers": 10**6},
         "vocabulary": {"vocab_size": 10**12},
-        "labels": {"num_labels": 10**8},
     }
     for name, fields in sizes.items():
         edit(model(name) / "config.json", **fields)
@@ -127,9 +108,8 @@ def test_models_that_would_run_code(tmp_path):
         (adapter, "holds an adapter"),
         (kernel, "would load code"),
         (index, "weights are .safetensors files beside it"),
-        (tmp_path / "layers", "num_hidden_layers is 1000000, but the weights have"),
-        (tmp_path / "vocabulary", "vocab_size is 1000000000000"),
-        (tmp_path / "labels", "num_labels is 100000000"),
+        (tmp_path / "layers", "has 1000000 attention layers"),
+        (tmp_path / "vocabulary", r"asks for 32,000,0.* numbers"),
     ):
         with pytest.raises(InputError, match=said):
             load_model(str(folder))

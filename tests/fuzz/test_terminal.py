@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 from esscher.cli import main
+from esscher.core.dataset_file import from_bytes, to_bytes
 from esscher.core.shown import printable, shortened
+from esscher.runs.result import RESULTS
 from tests.runs.made import unpack
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=http://x]y[/link] :bomb: \u202eabc\r<script>"
@@ -41,11 +44,9 @@ def test_names_of_runs_reach_the_terminal_as_text(kind, tmp_path):
 
 def test_markup_is_not_taken_for_markup(tmp_path):
     run = unpack("sweep", tmp_path)
-    note = "[red]x[/red][link=http://x]y[/link] :bomb:"
-    for place in (run / "results.json", run / "parts" / "limit.json"):
-        stored = json.loads(place.read_text())
-        stored.get("about", stored)["notes"] = [note]
-        place.write_text(json.dumps(stored))
+    data = from_bytes((run / RESULTS).read_bytes(), "")
+    note = xr.full_like(data["reasons"], "[red]x[/red][link=http://x]y[/link] :bomb:", "U50")
+    (run / RESULTS).write_bytes(to_bytes(data.assign(reasons=note)))
     result = CliRunner().invoke(main, ["show", str(run)], color=True)
     assert "[red]x[/red][link=http://x]y[/link] :bomb:" in result.output
 

@@ -12,6 +12,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ import numpy as np
 import esscher
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextRecord
 from esscher.runs.registry import result_of
 from esscher.runs.result import Result
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
 from esscher.studies.paper import claims
-from esscher.studies.paper.ledger import Measurement
+from esscher.studies.paper.synthetic import LAWS
 from esscher.studies.probe import Probe
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
@@ -232,8 +233,8 @@ def _context(out: Path) -> Any:
 def _paper(out: Path) -> Any:
     """A claim of the ledger, in units of few replicates."""
     whole = claims.MEASUREMENTS["limit"]
-    units = [unit | {"sizes": [50, 200], "replicates": 8} for unit in whole.units("quick")]
-    claims.MEASUREMENTS["limit"] = Measurement(lambda scale: units, whole.measure)
+    units = [{"law": law, "sizes": [50, 200], "replicates": 8} for law in LAWS]
+    claims.MEASUREMENTS["limit"] = replace(whole, units=lambda settings: units)
     try:
         return esscher.paper(("limit",), out=out)
     finally:

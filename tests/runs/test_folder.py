@@ -11,8 +11,8 @@ import pytest
 
 import esscher
 from esscher.runs.folder import is_locked, run_lock
-from esscher.runs.old_study import Interrupted
 from esscher.runs.registry import load
+from esscher.runs.study import Interrupted
 from esscher.studies.sweep import measure
 from tests.studies.sweep.small import assert_same, small_sweep
 
@@ -37,7 +37,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         assert is_locked(tmp_path / "run")
         with pytest.raises(esscher.InputError, match=f"another process .pid {os.getpid()} on"):
             small_sweep(tmp_path / "run", 3)
-    assert small_sweep(tmp_path / "run", 3).replicates == 3
+    assert small_sweep(tmp_path / "run", 3).data.sizes["replicate"] == 3
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
@@ -61,19 +61,21 @@ def test_a_full_disk_loses_nothing(
     monkeypatch.undo()
     folder = tmp_path / "run"
     assert not list(folder.rglob("*.tmp"))
-    assert load(folder).replicates >= 2
+    assert load(folder).data.sizes["replicate"] >= 2
     assert_same(small_sweep(folder, 8), small_sweep(None, 8))
 
 
 def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
     first = small_sweep(tmp_path / "run", 2)
-    path = tmp_path / "run" / "parts" / "replicate-000001.parquet"
+    path = tmp_path / "run" / "parts" / "replicate-000001.safetensors"
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     lengths = [0, 1, 4, 12, len(whole) - 1, *rng.integers(len(whole), size=20).tolist()]
     for length in lengths:
         path.write_bytes(whole[:length])
-        with pytest.raises(esscher.InputError, match=r"replicate-000001.json is damaged.*delete"):
+        with pytest.raises(
+            esscher.InputError, match=r"replicate-000001.safetensors is damaged.*delete"
+        ):
             small_sweep(tmp_path / "run", 2)
     noticed = 0
     for place in rng.integers(len(whole), size=150):
@@ -92,10 +94,9 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> N
 
 
 def copied(source: Path, name: str, target: Path, other: str) -> None:
-    """Copy the files of a cell."""
-    for ending in ("json", "parquet"):
-        data = (source / "parts" / f"{name}.{ending}").read_bytes()
-        (target / "parts" / f"{other}.{ending}").write_bytes(data)
+    """Copy the file of a cell."""
+    data = (source / "parts" / f"{name}.safetensors").read_bytes()
+    (target / "parts" / f"{other}.safetensors").write_bytes(data)
 
 
 def test_a_part_of_another_run_or_replicate_is_noticed(tmp_path: Path) -> None:
@@ -103,10 +104,12 @@ def test_a_part_of_another_run_or_replicate_is_noticed(tmp_path: Path) -> None:
     small_sweep(tmp_path / "other", 2, seed=9)
     small_sweep(tmp_path / "kept", 2)
     copied(tmp_path / "other", names[0], tmp_path / "run", names[0])
-    with pytest.raises(esscher.InputError, match="another configuration"):
+    with pytest.raises(
+        esscher.InputError, match="belongs to another cell, or to a run with other settings"
+    ):
         small_sweep(tmp_path / "run", 2)
     copied(tmp_path / "kept", names[1], tmp_path / "run", names[0])
-    with pytest.raises(esscher.InputError, match=f"it holds '{names[1]}'"):
+    with pytest.raises(esscher.InputError, match="belongs to another cell"):
         small_sweep(tmp_path / "run", 2)
     copied(tmp_path / "kept", names[0], tmp_path / "run", names[0])
     assert_same(first, small_sweep(tmp_path / "run", 2))
@@ -128,7 +131,7 @@ def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert stop.value.unit == "replicates"
     stopped_there = load(tmp_path / "run")
     assert not stopped_there.complete
-    assert stopped_there.replicates == 2
+    assert stopped_there.data.sizes["replicate"] == 2
     monkeypatch.undo()
     assert_same(small_sweep(tmp_path / "run"), small_sweep(None))
 
@@ -143,7 +146,6 @@ def test_an_interrupt_before_the_first_replicate(
     with pytest.raises(Interrupted):
         small_sweep(tmp_path / "run")
     curve = load(tmp_path / "run")
-    assert curve.raw("mean").shape == (2, 0, 2)
-    assert np.isnan(curve.mean("mean")).all()
-    assert curve.to_dict()["scales"][0]["mean"]["median"] == [None, None]
-    assert "0 replicates, not complete" in repr(curve)
+    assert not curve.complete
+    assert repr(curve) == "Nothing has been measured yet."
+    assert curve.table().empty

@@ -9,22 +9,27 @@ import sys
 import pytest
 
 from esscher.core.errors import InputError
+from esscher.runs.registry import part_of
 from esscher.show.content import chart_bytes
 from tests.runs.made import RUNS, make
+from tests.show.drawn import texts
 
 STORED = [name for name in RUNS if name != "theory"]
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_every_kind_of_result_offers_charts(name):
+def test_every_kind_of_result_offers_charts_and_draws_them(name, capfd):
     """Each in a line; the main one is always there, and what is not offered is refused."""
     found = make(name)[1]
-    drawings = found.drawings
+    study = found.study if isinstance(found.study, type) else type(found.study)
+    drawings = part_of(study, "charts").DRAWINGS
     known = found.charts()
     assert next(iter(known)) == drawings[0].name
-    for about in known.values():
+    for kind, about in known.items():
         assert about
         assert "\n" not in about
+        assert "undefined" not in texts(found.plot(kind))
+    assert capfd.readouterr().err == ""
     for drawing in drawings:
         if drawing.name not in known:
             with pytest.raises(InputError, match=f"there is no chart '{drawing.name}' of this"):
@@ -39,9 +44,11 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
     """In this process twice, and from its file in another one with other hashes of strings."""
     found = make("context")[1]
     endings = (".png", ".svg")  # parts of a PDF come in any order
-    once = {ending: chart_bytes(found.plot("lengths").chart, ending, dpi=60) for ending in endings}
+    once = {
+        ending: chart_bytes(found.plot("saturation").chart, ending, dpi=60) for ending in endings
+    }
     # vectors have no dots
-    assert chart_bytes(found.plot("lengths").chart, ".svg", dpi=300) == once[".svg"]
+    assert chart_bytes(found.plot("saturation").chart, ".svg", dpi=300) == once[".svg"]
     found.save(tmp_path / "found.json")
     script = (
         "import esscher, sys\n"
@@ -49,7 +56,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
         "folder = Path(sys.argv[1])\n"
         "found = esscher.load(folder / 'found.json')\n"
         "for ending in ('png', 'svg'):\n"
-        "    found.plot('lengths').save(folder / f'figure.{ending}', dpi=60)\n"
+        "    found.plot('saturation').save(folder / f'figure.{ending}', dpi=60)\n"
     )
     environment = os.environ | {"PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)

@@ -9,15 +9,12 @@ from esscher.show.chart import (
     Axis,
     Series,
     bands,
-    bars,
     diagonal,
     figure,
     guides,
     lines,
     panel,
     points,
-    sheet,
-    ticks,
 )
 from esscher.show.theme import limits
 
@@ -60,26 +57,6 @@ def curves(title="Errors", names=("0.5", "2")):
         title="predicted",
     )
     return figure([one, two], title, note="points: measured")
-
-
-def costs(names=("planned", "uniform")):
-    """Bars with intervals, upright and across, and stacked."""
-    rows = [
-        {"kind": name, "cost": 1.0 + i, "low": 0.5, "high": 3.0, "part": "a"}
-        for i, name in enumerate(names)
-    ]
-    kinds, cost = Axis("kind", names=names), Axis("cost", "cost")
-    parts = [row | {"part": part} for row in rows for part in ("a", "b")]
-    return figure(
-        [
-            panel(bars(rows, kinds, cost, Series("kind", names))),
-            panel(bars(rows, cost, kinds, across=True)),
-            panel(bars(parts, kinds, cost, Series("part", ("a", "b")), stacked=True)),
-            panel(points(rows, cost, kinds, across=True)),
-        ],
-        "Costs",
-        apart=True,
-    )
 
 
 def explorer(layers=3, heads=4):
@@ -144,23 +121,4 @@ def pairs(names=("one", "a name that is longer than all others")):
     )
 
 
-def steps():
-    """Steps with their band, strokes, and names on the other side of lines."""
-    rows = [{"x": x, "share": x / 4, "low": x / 5, "high": x / 3, "s": "a"} for x in (1, 2, 3)]
-    x, y, series = Axis("x", "x"), Axis("share", "share"), Series("s", ("a",))
-    one = panel(
-        bands(rows, x, y, step=True),
-        lines(rows, x, y, step=True),
-        ticks(rows[1:], x, y, series),
-        guides([{"at": 2, "name": "left"}], x, y, upright=True, turned=True),
-        guides([{"at": 0.5, "name": "below"}], x, y, turned=True),
-    )
-    return figure([one], "Steps")
-
-
-def both():
-    """Two figures below each other."""
-    return sheet([curves(), costs()], "Both")
-
-
-SAMPLES = {"curves": curves, "costs": costs, "explorer": explorer, "pairs": pairs, "steps": steps}
+SAMPLES = {"curves": curves, "explorer": explorer, "pairs": pairs}

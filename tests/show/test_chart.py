@@ -26,7 +26,7 @@ from esscher.show.theme import (
     SHADES,
     layout,
 )
-from tests.show.sample_charts import SAMPLES, both, costs, curves, explorer
+from tests.show.sample_charts import SAMPLES, curves, explorer
 
 
 def texts(chart):
@@ -46,7 +46,7 @@ def marks(chart, kind):
     ]
 
 
-@pytest.mark.parametrize("make", [*SAMPLES.values(), both])
+@pytest.mark.parametrize("make", SAMPLES.values())
 def test_samples_are_valid_and_compile_without_a_warning(make, capfd):
     spec = make().to_dict(validate=True)
     vl_convert.vegalite_to_svg(layout(spec, DOUBLE), show_warnings=True)
@@ -96,7 +96,7 @@ def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
 
 def test_somebodys_names_are_text_and_nothing_else():
     name = "a </text><script>x</script> \x07 $y$ {{z}} \u2028"
-    chart = costs(names=(name, "b"))
+    chart = curves(names=(name, "b"))
     found = chart_bytes(chart, ".svg").decode()
     assert "<script" not in found
     assert "\x07" not in found
@@ -135,13 +135,13 @@ class TestDrawings:
         with pytest.raises(InputError, match=message):
             draw(self.DRAWINGS, None, name, heads=heads)
 
-    def test_heads_that_are_not_there_are_refused(self):
-        there = [(layer, head) for layer in range(3) for head in (0, 5)]
-        check_heads([(0, 5)], there)
-        with pytest.raises(InputError, match=r"no head 0\.1 .* layers 0 to 2 and heads 0, 5"):
-            check_heads([(0, 1)], there)
-        with pytest.raises(InputError, match="0 heads are asked for; draw 1 to 24"):
-            check_heads([], there)
+    @pytest.mark.parametrize(
+        ("heads", "message"),
+        [([(0, 1)], r"no head 0\.1 .* layers 0 to 2 and heads 0, 5"), ([], "draw 1 to 24")],
+    )
+    def test_heads_that_are_not_there_are_refused(self, heads, message):
+        with pytest.raises(InputError, match=message):
+            check_heads(heads, [(layer, head) for layer in range(3) for head in (0, 5)])
 
 
 def test_rows_of_a_cell_are_packed_and_drawn_as_they_were():

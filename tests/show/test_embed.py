@@ -7,10 +7,10 @@ import json
 import pytest
 
 from esscher.show.render import chart_data
-from esscher.show.theme import DOUBLE, SINGLE, layout
+from esscher.show.theme import DOUBLE, SHADES, SINGLE, layout
 from tests.show.browser import chromium, looking
 from tests.show.chart_page import chart_page
-from tests.show.sample_charts import SAMPLES, costs
+from tests.show.sample_charts import SAMPLES, curves
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,13 @@ def page(tmp_path_factory):
 
 
 def test_colours_become_variables_and_rows_stay_as_they_are():
-    data = chart_data({"one": costs(names=("#0072B2", "</script>"))})
+    data = chart_data({"one": curves(names=("#0072B2", "</script>"))})
     assert "</script" not in data
     found = json.loads(data)
     assert "#0072B2" in json.dumps(found["charts"]["one"]["datasets"])
     del found["charts"]["one"]["datasets"]
-    assert "#D55E00" not in json.dumps(found)
-    assert "var(--chart-orange)" in json.dumps(found)
+    assert SHADES[0] not in json.dumps(found)
+    assert "var(--chart-shade-0)" in json.dumps(found)
 
 
 def test_a_click_or_an_arrow_key_picks_a_head(browser, page):
@@ -60,7 +60,7 @@ def test_a_click_or_an_arrow_key_picks_a_head(browser, page):
         assert "curve, layer 0, head 2" in place.inner_text()
         assert opened.evaluate("window.picked.at(-1)") == {"layer": 0, "head": 2}
         opened.set_viewport_size({"width": 500, "height": 900})  # is laid out again
-        width = "esscherCharts.views.get(esscherCharts.places[2]).width"
+        width = "esscherCharts.views.get(esscherCharts.places[1]).width"
         while opened.evaluate(width) > 500:
             opened.wait_for_timeout(50)
         assert "curve, layer 0, head 2" in place.inner_text()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from esscher.show.render import DARK
-from esscher.show.theme import PALETTE, SHADES, SHAPES, VARIABLES, limits, log_ticks
+from esscher.show.theme import PALETTE, SHAPES, VARIABLES, limits, log_ticks
 
 
 @pytest.mark.parametrize(
@@ -40,10 +38,3 @@ def test_colours_and_shapes_can_be_told_apart_and_have_a_dark_twin():
     assert len(set(PALETTE)) == len(PALETTE) == len(set(SHAPES))
     assert set(VARIABLES.values()) == set(DARK)
     assert len(set(VARIABLES.values())) == len(VARIABLES)  # no colour stands for two things
-    lightness = [_lightness(shade) for shade in SHADES]
-    assert all(a < b for a, b in itertools.pairwise(lightness))
-
-
-def _lightness(colour):
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue

@@ -117,12 +117,17 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
         results: dict[str, Any] = {}
         study = study_named(about.kind)
         if issubclass(study, DatasetStudy):
-            done = len(set(Run(path, about, study.cell).names()) - study.auxiliary)
+            names = set(Run(path, about, study.cell).names())
+            done = len(names - study.auxiliary)
             if (path / RESULTS).exists():
                 data = read_result(path / RESULTS, study)
                 results = {"horizon": data["horizon"].values.ravel()} if "horizon" in data else {}
                 stored = json.loads(data.attrs["configuration"])
-                complete = bool(data.attrs["complete"]) and about.request.items() <= stored.items()
+                complete = (
+                    bool(data.attrs["complete"])
+                    and names.issuperset(json.loads(data.attrs["cells"]))
+                    and about.request.items() <= stored.items()
+                )
         else:
             run = read_run(path)
             tree, header = read_stored(run)
@@ -137,8 +142,8 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
             results = {"horizon": [head["horizon"] for head in heads if "horizon" in head]}
         sizes = list(options.get("sizes", options.get("budgets", [])))
         horizons = sorted(results.get("horizon", ()))
-        if "head" in options and "scales" in options:  # a head at all scales
-            horizons = [options["head"]["horizon"] * scale for scale in options["scales"]]
+        if "head" in options and "alpha" in options:  # a head at every alpha
+            horizons = [options["head"]["horizon"] * alpha for alpha in options["alpha"]]
         asked, precision = about.request.get("replicates"), about.request.get("precision")
         for numbers in (sizes, horizons, [asked or 0, precision or 0]):
             _grid(numbers)

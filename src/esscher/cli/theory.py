@@ -17,11 +17,7 @@ from esscher.core.validation import STANDARD_LAWS
 from esscher.show.tables import PlainConsole, PlainTable
 
 if TYPE_CHECKING:
-    from esscher.math.simulation import DirectErrors
     from esscher.math.theory import Prediction
-
-#: Largest n, number of queries and of replicates that ``--check`` simulates directly.
-CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
 
 
 @click.command(cls=BlockCommand, params=list(HEAD_OPTIONS))
@@ -39,7 +35,6 @@ CHECK_SIZE, CHECK_QUERIES, CHECK_REPLICATES = 10_000, 256, 32
     show_default=True,
     help="Queries: the tokens themselves, or independent of the keys.",
 )
-@click.option("--check", is_flag=True, help=f"Also simulate directly, up to n = {CHECK_SIZE}.")
 @click.option(
     "--figure",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -55,63 +50,40 @@ def theory(
     df: float,
     sizes: str | None,
     queries: str,
-    check: bool,
     figure: Path | None,
     as_json: bool,
 ) -> None:
     """Predict how fast a head converges, and how large n must be.
 
     A head is given by its attention horizon or spectrum and by the law of its tokens. With --sizes
-    its errors are predicted at every n. Does simulation agree? --check shows it.
+    its errors are predicted at every n; "esscher sweep --predict" measures them beside it.
 
     \b
     Examples:
       esscher theory --horizon 1.5
       esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
-      esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --check --figure curves.png
+      esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --figure curves.png
       esscher theory --law laplace --horizon 0.5 --dim 4
     """  # noqa: D301 - click's mark for verbatim lines
     check_figure(figure)
-    from esscher.math.limits import NoLimit
-    from esscher.math.simulation import direct_errors
     from esscher.math.theory import predict
 
-    if (check or figure) and sizes is None:
-        raise InputError("--check and --figure need --sizes, such as 1e3:1e12")
+    if figure and sizes is None:
+        raise InputError("--figure needs --sizes, such as 1e3:1e12")
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries)
-    simulated, limit = None, prediction.limit
-    small = prediction.sizes[prediction.sizes <= CHECK_SIZE]
-    if check and len(small) and not isinstance(limit, NoLimit):
-        simulated = direct_errors(
-            prediction.head,
-            small,
-            replicates=CHECK_REPLICATES,
-            seed=0,
-            queries=prediction.queries,
-            limit=(limit.mean, limit.covariance),
-            query_count=CHECK_QUERIES,
-        )
     if figure is not None:
-        prediction.plot(simulated=simulated).save(figure)
+        prediction.plot().save(figure)
     if as_json:
-        out = prediction.to_dict() | {"law": law}
-        if simulated is not None:
-            error, standard_error = simulated.map_rms()
-            out["check"] = {
-                "n": simulated.sizes.tolist(),
-                "map_rms": error.tolist(),
-                "map_rms_standard_error": standard_error.tolist(),
-            }
-        print_json(out)
+        print_json(prediction.to_dict() | {"law": law})
         return
-    _print(prediction, simulated)
+    _print(prediction)
     if figure is not None:
         PlainConsole().print(f"Figure: {figure}", soft_wrap=True)
 
 
-def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
+def _print(prediction: Prediction) -> None:
     import numpy as np
 
     from esscher.math.limits import NoLimit
@@ -144,7 +116,7 @@ def _print(prediction: Prediction, simulated: DirectErrors | None) -> None:
     console.print(_exponent_table(prediction))
     if prediction.curves:
         console.print()
-        console.print(_curve_table(prediction, simulated))
+        console.print(_curve_table(prediction))
 
 
 def _exponent_table(prediction: Prediction) -> PlainTable:
@@ -182,7 +154,7 @@ def _exponent_table(prediction: Prediction) -> PlainTable:
     return table
 
 
-def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> PlainTable:
+def _curve_table(prediction: Prediction) -> PlainTable:
     curves = prediction.curves
     title = f"Predicted errors at finite n (queries: {prediction.queries})"
     table = PlainTable(title, least=("cov rms", "cov", "mean rms", "mean"))
@@ -190,20 +162,13 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
     for name in curves:
         label = {"map": "map rms", "mean_rms": "mean rms", "cov_rms": "cov rms"}.get(name, name)
         table.add_column(label, justify="right")
-    check = {}
-    if simulated is not None:
-        table.add_column("map simulated", justify="right")
-        check = dict(zip(simulated.sizes, zip(*simulated.map_rms(), strict=True), strict=True))
     for i, n in enumerate(prediction.sizes):
         row = [plain_count(n)]
         for curve in curves.values():
             noise = curve.standard_error[i]
             row.append(with_error(curve.error[i], noise))
-        if simulated is not None:
-            row.append(with_error(*check[n]) if n in check else "")
         table.add_row(*row)
     if len(prediction.sizes) > 1:
-        blank = [""] if simulated is not None else []
         slopes = [f"{c.slope():.3f}" for c in curves.values()]
         asymptotic = [f"{prediction.asymptotic(k):.3f}" for k in curves]
         settled, reached = (
@@ -211,10 +176,10 @@ def _curve_table(prediction: Prediction, simulated: DirectErrors | None) -> Plai
             for start in (prediction.settled_from, prediction.constant_from)
         )
         table.add_section()
-        table.add_row("slope", *slopes, *blank)
-        table.add_row("conjectured", *asymptotic, *blank)
-        table.add_row("rate from", *settled, *blank)
-        table.add_row("constant from", *reached, *blank)
+        table.add_row("slope", *slopes)
+        table.add_row("conjectured", *asymptotic)
+        table.add_row("rate from", *settled)
+        table.add_row("constant from", *reached)
         table.caption = (
             "In brackets: standard error of the last digit. Slope: fitted on this range. "
             "Conjectured: the exponent as n grows. Rate from: the local slope is within 0.05 of it "

@@ -63,12 +63,22 @@ AXES: dict[str, tuple[Kind, str]] = {
     "metric": ("U", "error of"),
     "pattern": ("U", "pattern"),
     "budget": ("i", "keys r"),
+    "alpha": ("f", "α"),
     "size": ("i", "n"),
+    "tokens": ("i", "n"),
+    "row": ("i", "row"),
+    "column": ("i", "column"),
     "replicate": ("i", "replicate"),
     "curve": ("U", "curve"),
     "sampled": ("U", "sampled"),
     "draw": ("i", "draw"),
     "entry": ("i", "entry"),
+    "claim": ("U", "claim"),
+    "check": ("U", "check"),
+    "law": ("U", "law"),
+    "radius": ("f", "R"),
+    "setting": ("U", "tokens"),
+    "rule": ("U", "rule"),
 }
 KINDS = {"f": "numbers", "i": "whole numbers", "b": "true or false", "U": "words"}
 
@@ -92,7 +102,7 @@ class Variable:
 
     def __post_init__(self) -> None:
         for axis in self.axes:
-            if axis not in AXES and axis != "...":
+            if own_name(axis) not in AXES and axis != "...":
                 raise TypeError(f"there is no axis {axis!r}; declare it in core/variables.py")
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -116,9 +126,18 @@ class Variable:
         """Return it with the axes that ``...`` stands for, and its whole name."""
         at = self.axes.index("...") if "..." in self.axes else None
         axes = self.axes if at is None else (*self.axes[:at], *lead, *self.axes[at + 1 :])
-        whole = replace(self, axes=axes)
-        object.__setattr__(whole, "name", prefix + self.name)
-        return whole
+        return self.renamed(prefix + self.name, axes=axes)
+
+    def within(self, prefix: str) -> Variable:
+        """Return it as a section has it: the prefix goes before its axes, too."""
+        axes = tuple(a if a == BOUND else prefix + a for a in self.axes)
+        return self.renamed(prefix + self.name, axes=axes, optional=True)
+
+    def renamed(self, name: str, **changes: Any) -> Variable:
+        """Return it under another name."""
+        other = replace(self, **changes)
+        object.__setattr__(other, "name", name)
+        return other
 
     @property
     def heading(self) -> str:
@@ -213,7 +232,13 @@ class Data:
                     declared[entry.name] = entry.placed(lead, prefix)
                 elif isinstance(entry, Group):
                     for variable in entry.kind.variables(entry.lead, entry.prefix):
+                        if entry.optional:
+                            variable = variable.renamed(variable.name, optional=True)
                         declared[variable.name] = variable
+                elif isinstance(entry, Section):
+                    for variable in entry.kind.variables():
+                        whole = variable.within(entry.prefix)
+                        declared[whole.name] = whole
         return tuple(declared.values())
 
     def fill(self, *names: str) -> None:
@@ -252,6 +277,7 @@ class Group(Generic[D]):
     kind: type[D]
     lead: tuple[str, ...]
     prefix: str
+    optional: bool = False
 
     @overload
     def __get__(self, data: None, owner: type) -> type[D]: ...
@@ -261,7 +287,7 @@ class Group(Generic[D]):
         return self.kind if data is None else self.kind(data.dataset, self.lead, self.prefix)
 
 
-def group(kind: type[D], lead: str = "", prefix: str = "") -> Group[D]:
+def group(kind: type[D], lead: str = "", prefix: str = "", *, optional: bool = False) -> Group[D]:
     """Declare the variables of another class once more: along other axes, under other names.
 
     Parameters
@@ -272,8 +298,53 @@ def group(kind: type[D], lead: str = "", prefix: str = "") -> Group[D]:
         Axes that ``...`` stands for, with spaces between.
     prefix
         What their names begin with in the dataset.
+    optional
+        Whether a dataset may be without them.
     """
-    return Group(kind, tuple(lead.split()), prefix)
+    return Group(kind, tuple(lead.split()), prefix, optional)
+
+
+class Section(Generic[D]):
+    """A dataset within a dataset: see :func:`section`."""
+
+    def __init__(self, kind: type[D]) -> None:
+        self.kind, self.prefix = kind, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.prefix = f"{name}."
+
+    @overload
+    def __get__(self, data: None, owner: type) -> type[D]: ...
+    @overload
+    def __get__(self, data: Data, owner: type) -> D: ...
+    def __get__(self, data: Data | None, owner: type) -> D | type[D]:
+        if data is None:
+            return self.kind
+        return self.kind(section_of(data.dataset, self.prefix))
+
+    def __set__(self, data: Data, values: Data) -> None:
+        names = [*values.dataset.data_vars, *(a for a in values.dataset.dims if a != BOUND)]
+        data.dataset.update(values.dataset.rename({a: f"{self.prefix}{a}" for a in names}))
+
+
+def section(kind: type[D]) -> Section[D]:
+    """Declare a dataset within the dataset, with axes of its own: ``ball.error``, ``ball.size``.
+
+    It is there or it is not: its variables are optional. Read, it has the names of its own class.
+    """
+    return Section(kind)
+
+
+def section_of(data: xr.Dataset, prefix: str) -> xr.Dataset:
+    """Return the variables whose names begin with a prefix, with axes and names without it."""
+    inside = data[[name for name in data.data_vars if str(name).startswith(prefix)]]
+    names = {str(name): own_name(str(name)) for name in inside.variables}
+    return inside.rename({name: own for name, own in names.items() if name != own})
+
+
+def own_name(name: str) -> str:
+    """Return the name of a variable or axis without that of its section."""
+    return name.rpartition(".")[2]
 
 
 def as_kind(values: Any, kind: Kind, name: str) -> NDArray[Any]:
@@ -324,7 +395,10 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
     for name, variable in declared.items():
         where = f"{place}: {name}"
         if name not in data:
-            if variable.optional:
+            inside = name[: -len(own_name(name))]  # of a section, which is there or is not
+            if variable.optional and not (
+                inside and any(str(other).startswith(inside) for other in data.data_vars)
+            ):
                 continue
             raise InputError(f"{where} is missing")
         array = data[name]
@@ -341,8 +415,8 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
         labels = data.variables.get(axis)
-        if labels is None or labels.dtype.kind != AXES[axis][0]:
-            kind_ = KINDS[AXES[axis][0]]
+        if labels is None or labels.dtype.kind != AXES[own_name(axis)][0]:
+            kind_ = KINDS[AXES[own_name(axis)][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
         if len(np.unique(labels.values)) < labels.size:
             raise InputError(f"{place}: the labels of {axis!r} are not distinct")

@@ -15,6 +15,7 @@ from esscher.core.memory import MemoryWatch
 from esscher.core.untrusted import first_line
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
+from esscher.engine.text.packing import check_known
 
 #: Tokens whose likelihood is remembered of every step: a continuation is hardly ever another.
 LIKELIEST = 64
@@ -185,12 +186,7 @@ def prompt_ids(loaded: LoadedModel, text: str, new: int, *, chat: bool = False) 
     ids = tuple(map(int, tokens))
     if not ids:
         raise InputError("the prompt has no tokens; give a text with words")
-    known = len(loaded.model.get_input_embeddings().weight)
-    if max(ids) >= known:
-        raise InputError(
-            f"the tokenizer made token {max(ids)}, but {loaded.name!r} knows only {known}; they do "
-            "not match"
-        )
+    check_known(ids, len(loaded.model.get_input_embeddings().weight))
     room = loaded.max_positions - new
     if len(ids) > room:
         raise InputError(

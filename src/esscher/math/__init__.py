@@ -1,1 +1,1 @@
-"""Laws, heads, limits, theory, simulation and statistics; no model, no file."""
+"""Laws, heads, limits, theory and statistics; no model, no file."""

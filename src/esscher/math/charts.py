@@ -11,9 +11,8 @@ from esscher.core.errors import InputError
 from esscher.core.shown import counted
 from esscher.core.validation import Array
 from esscher.math.heads import WeightHead
-from esscher.math.simulation import DirectErrors
+from esscher.math.statistics.fit import Rate
 from esscher.math.statistics.laws import law_words
-from esscher.math.statistics.rate import Rate
 from esscher.math.theory.prediction import Prediction
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Plot
@@ -28,18 +27,13 @@ CURVES = {
     "cov": ("covariance, expected norm", GREEN),
     "cov_rms": ("covariance, rms", SKY),
 }
-SIMULATED = "map, simulated (2 s.e.)"
 #: The two kinds of mean often lie on one line: dashes show both.
 WHOLE, DASHED = (1, 0), (4, 2)
 #: Points that a panel needs to stand next to the other.
 WIDE = 200.0
 
 
-def draw_prediction(
-    prediction: Prediction,
-    simulated: DirectErrors | None = None,
-    title: str | None = None,
-) -> Plot:
+def draw_prediction(prediction: Prediction, title: str | None = None) -> Plot:
     """Draw predicted errors against n, and their local exponents; see :meth:`Prediction.plot`."""
     if not prediction.curves:
         raise InputError(
@@ -57,44 +51,21 @@ def draw_prediction(
     x = Axis("n", "tokens n", log=True, limits=limits(n, log=True))
     names, colours = zip(*(CURVES[curve] for curve in prediction.curves), strict=True)
     dashes = [DASHED if curve.endswith("_rms") else WHOLE for curve in prediction.curves]
-    more = [SIMULATED] if simulated is not None else []
-    series = Series(
-        "curve",
-        [*names, *more],
-        colours=[*colours, BLACK],
-        dashes=[*dashes, WHOLE],
-        shapes=[*["stroke"] * len(names), "circle"],
-    )
-    panels = [_errors(prediction, simulated, x, series)]
+    series = Series("curve", names, colours=colours, dashes=dashes, shapes=["stroke"] * len(names))
+    panels = [_errors(prediction, x, series)]
     if len(n) > 1:
         panels.append(_exponents(prediction, x, series))
     return Plot(figure(panels, title, least=WIDE))
 
 
-def _errors(
-    prediction: Prediction, simulated: DirectErrors | None, x: Axis, series: Series
-) -> ChartType:
+def _errors(prediction: Prediction, x: Axis, series: Series) -> ChartType:
     rows: list[dict[str, Any]] = [
         {"curve": CURVES[name][0], "n": n, "error": error}
         for name, curve in prediction.curves.items()
         for n, error in zip(curve.sizes, curve.error, strict=True)
     ]
-    drawn: list[dict[str, Any]] = []
-    if simulated is not None:
-        drawn = [
-            {
-                "curve": SIMULATED,
-                "n": n,
-                "error": value,
-                "low": value - 2 * noise,
-                "high": value + 2 * noise,
-            }
-            for n, value, noise in zip(simulated.sizes, *simulated.map_rms(), strict=True)
-        ]
-    known = [row.get(key) for row in (*rows, *drawn) for key in ("error", "low", "high")]
-    y = Axis("error", "error", log=True, limits=limits(known, log=True))
+    y = Axis("error", "error", log=True, limits=limits([row["error"] for row in rows], log=True))
     marks = [*_burn_in(prediction, x, y, "burn-in"), lines(rows, x, y, series)]
-    marks += [points(drawn, x, y, series)] if drawn else []
     return panel(*marks, title="predicted error")
 
 

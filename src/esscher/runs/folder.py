@@ -45,7 +45,7 @@ from esscher.core.untrusted import (
     read_table,
 )
 from esscher.core.variables import Data, check
-from esscher.engine.models.record import SAMPLE, compare_weights, type_difference
+from esscher.engine.models.outline import SAMPLE, compare_weights, type_difference
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import option
 from esscher.core.variables import Data
 from esscher.engine.models.choice import ModelChoice, opened_model
-from esscher.engine.models.outline import Outline
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch, Setup, Study, Work
@@ -49,12 +48,6 @@ class WithModel(Study[S]):
     device: Annotated[str, option("Device of PyTorch, such as cpu or cuda.")] = "cpu"
     dtype: Annotated[str, option("Data type of the model's weights, such as bfloat16.")] = "float32"
     revision: Annotated[str | None, option("Revision of a model from a hub.")] = None
-    allow_pickle: Annotated[
-        bool, option("Also load pickled weights, which can run code.", command=None)
-    ] = False
-    allow_remote_code: Annotated[
-        bool, option("Run code that comes with the model.", command=None)
-    ] = False
 
     @abstractmethod
     def resolve(self, model: Outline) -> S:
@@ -105,14 +98,7 @@ class WithModel(Study[S]):
     @property
     def choice(self) -> ModelChoice:
         """The model, and how to load it."""
-        return ModelChoice(
-            self.model,
-            self.device,
-            self.dtype,
-            self.revision,
-            self.allow_pickle,
-            self.allow_remote_code,
-        )
+        return ModelChoice(self.model, self.device, self.dtype, self.revision)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 from esscher.core.errors import InputError
 from esscher.core.options import option
 from esscher.engine.models.choice import ModelChoice
-from esscher.engine.models.outline import Outline
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.executors import CellExecutor
 from esscher.runs.old_study import R_co, Study, Work
@@ -45,12 +44,6 @@ class WithModel(Study[R_co]):
         str, option("Data type of the model's weights, such as bfloat16.", stored=False)
     ] = "float32"
     revision: Annotated[str | None, option("Revision of a model from a hub.", stored=False)] = None
-    allow_pickle: Annotated[
-        bool, option("Also load pickled weights, which can run code.", stored=False, command=None)
-    ] = False
-    allow_remote_code: Annotated[
-        bool, option("Run code that comes with the model.", stored=False, command=None)
-    ] = False
 
     @abstractmethod
     def fill(self, model: Outline) -> Self:
@@ -97,14 +90,7 @@ class WithModel(Study[R_co]):
         """The model, and how to load it."""
         if isinstance(self.model, ModelChoice):
             return self.model
-        return ModelChoice(
-            self.model,
-            self.device,
-            self.dtype,
-            self.revision,
-            self.allow_pickle,
-            self.allow_remote_code,
-        )
+        return ModelChoice(self.model, self.device, self.dtype, self.revision)
 
     @property
     def model_record(self) -> ModelRecord:

@@ -15,7 +15,7 @@ from esscher.core.codec import Name, Record, as_record
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.untrusted import LARGE, read_file
-from esscher.core.variables import as_json_tree, check
+from esscher.core.variables import as_json_tree, check, section_of
 from esscher.show.content import Plot, draw, offered
 
 if TYPE_CHECKING:
@@ -133,10 +133,10 @@ class Result(Generic[S]):
 
     @property
     def drawings(self) -> Sequence[Any]:
-        """The charts of such results."""
+        """The charts of such results; none of one in which nothing is measured yet."""
         from esscher.runs.registry import part_of
 
-        return getattr(part_of(self.study, "charts"), "DRAWINGS", ())
+        return getattr(part_of(self.study, "charts"), "DRAWINGS", ()) if self.cells else ()
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """Return one variable: ``result["exponent"].sel(metric="mean", bound="value")``."""
@@ -144,6 +144,14 @@ class Result(Generic[S]):
             names = ", ".join(map(str, self.data.data_vars))
             raise InputError(f"there is no variable {name!r}; there are: {names}")
         return self.data[name]
+
+    def section(self, name: str) -> xr.Dataset:
+        """Return a part of the data that has axes of its own: ``ledger.section("ball")``."""
+        names = {str(key).partition(".")[0] for key in self.data.data_vars if "." in str(key)}
+        if name not in names:
+            there = ", ".join(sorted(names)) or "none"
+            raise InputError(f"there is no section {name!r}; there are: {there}")
+        return section_of(self.data, f"{name}.")
 
     def table(self, name: str | None = None) -> pd.DataFrame:
         """Return a data frame: the main table, or one of :meth:`tables` by its name."""
@@ -193,7 +201,7 @@ class Result(Generic[S]):
         return {
             "kind": self.study.name(),
             "complete": self.complete,
-            "cells": len(self.cells),
+            "cells": len(set(self.cells) - self.study.auxiliary),
             "configuration": self.setup.configuration(),
             "versions": self.versions,
             "created": self.created,
@@ -227,6 +235,8 @@ class Result(Generic[S]):
         InputError
             If there is no such chart, or this result has not what it shows.
         """
+        if not self.cells:
+            raise NotFinished(f"there is no chart yet: {self.headline}")
         return draw(self.drawings, self, kind, heads=heads, title=title)
 
     def save(self, path: str | Path) -> None:
@@ -410,9 +420,8 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     """
     import xarray as xr
 
-    names = study.cells(setup)
-    cells = {name: cell for name in names if (cell := run.read(name)) is not None}
-    attributes = attributes_of(study, setup, list(cells), run.about)
+    cells, complete = study.stored(setup, run)
+    attributes = attributes_of(study, setup, list(cells), complete, run.about)
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -437,13 +446,13 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 
 
 def attributes_of(
-    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], about: About
+    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, about: About
 ) -> dict[str, Any]:
     """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
     return {
         "kind": study.name(),
         "cells": json.dumps(list(cells)),
-        "complete": int(len(cells) == len(study.cells(setup))),
+        "complete": int(complete),
         "created": about.created,
         "configuration": json.dumps(setup.configuration()),
         "versions": json.dumps(about.versions),

@@ -44,7 +44,7 @@ from esscher.runs.result import Result, finish
 if TYPE_CHECKING:
     import xarray as xr
 
-    from esscher.engine.models.record import ModelRecord
+    from esscher.engine.models.outline import ModelRecord
     from esscher.engine.text.documents import TextRecord
 
 S = TypeVar("S", bound=Record)
@@ -215,6 +215,19 @@ class Study(ABC, Generic[S]):
         raise InputError(f"{place} is of an earlier layout; make the result again")
 
     # -- the same for all
+
+    @classmethod
+    def stored(cls, setup: Setup[S], run: Run) -> tuple[dict[str, xr.Dataset], bool]:
+        """Return the cells of a result that are there, by name, and whether these are all.
+
+        Raises
+        ------
+        InputError
+            If one is damaged.
+        """
+        names = cls.cells(setup)
+        cells = {name: cell for name in names if (cell := run.read(name)) is not None}
+        return cells, len(cells) == len(names)
 
     @classmethod
     def name(cls) -> str:

@@ -32,6 +32,8 @@ WIDTH = 96.0
 UP, ACROSS = 10, 7
 #: Height of a row of names.
 ROW = 13.0
+#: Written into the cells of numbers beyond what was measured.
+BEYOND = "→"
 #: Share of the way from dark to light colours from which letters are dark.
 LIGHT = 0.6
 
@@ -45,8 +47,7 @@ def heatmap(
     ends: tuple[float, float] | None = None,
     colours: str = SIZES,
     columns: str = "head",
-    crossed: str | None = None,
-    cross: str = "×",
+    beyond: str | None = None,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number per layer and head as colour; a cross marks a cell without one.
@@ -66,16 +67,14 @@ def heatmap(
         Name of the map from numbers to colours.
     columns
         Field along x.
-    crossed
-        Field that is true where a cell with a number is crossed, too; the chart has to say why.
-    cross
-        What such a cell is crossed with.
+    beyond
+        Field that is true where a number lies beyond what was measured: an arrow says so.
     pick
         Selection of a cell: see :func:`picking`.
     """
     data = [
         {"layer": row["layer"], columns: row[columns], field: finite(row[field], log)}
-        | ({} if crossed is None else {crossed: row[crossed]})
+        | ({} if beyond is None else {beyond: row[beyond]})
         for row in rows
     ]
     known = [row[field] for row in data if row[field] is not None]
@@ -112,14 +111,14 @@ def heatmap(
             .mark_text(style="note", text="×", fontSize=letter)
             .encode(*place, **empty)
         )
-    if crossed is not None:
+    if beyond is not None:
         # dark letters in light cells, light ones in dark cells
         light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
         dark = f"datum[{json.dumps(field)}] > {light}"
         colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
         marks.append(
-            canvas(row for row in data if row[field] is not None and row[crossed])
-            .mark_text(text=cross, fontSize=letter)
+            canvas(row for row in data if row[field] is not None and row[beyond])
+            .mark_text(text=BEYOND, fontSize=letter)
             .encode(*place, color=colour, **tooltips)
         )
     return _panel(place, height, data, columns, marks, title, tips, pick)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import altair as alt
 from altair.typing import ChartType
 
+from esscher.core.variables import Variable
 from esscher.show.frames import finite, rounded
 from esscher.show.theme import (
     BLUE,
@@ -29,6 +30,7 @@ from esscher.show.theme import (
     TICK,
     columns,
     config,
+    limits,
     log_ticks,
 )
 
@@ -39,6 +41,8 @@ ROOM = 6.0
 LONG = 400.0
 #: Points between the symbols and the names of a legend in which lines stand beside points.
 BESIDE = 7.0
+#: Share of a number below which its interval goes on beyond a logarithmic axis.
+CUT = 0.05
 #: Most growing numbers that a legend lists.
 LISTED = 12
 
@@ -67,6 +71,28 @@ class Axis:
     limits: tuple[float, float] | None = None
     names: Sequence[str] | None = None
     whole: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        variable: Variable,
+        rows: Iterable[Row] = (),
+        also: Iterable[float] = (),
+        *,
+        log: bool = False,
+    ) -> Axis:
+        """Return the axis of a variable, named as it is; its ends are a little beyond the rows'.
+
+        Those include the intervals (on a logarithmic axis as far as a twentieth of the number), and
+        the numbers that are given besides.
+        """
+        known: list[Any] = list(also)
+        for row in rows:
+            value, low = row[variable.name], row.get("low")
+            cut = max(low, CUT * value) if log and None not in (low, value) else low
+            known += [value, cut, row.get("high")]
+        ends = limits(known, log=log) if known else None
+        return cls(variable.name, variable.heading, log=log, limits=ends)
 
     def options(self) -> dict[str, Any]:
         """Return what an encoding along this axis has."""
@@ -275,14 +301,6 @@ def lines(
     return _layered([line.encode(_x(x), _y(y), **look)])
 
 
-def ticks(rows: Iterable[Row], x: Axis, y: Axis, series: Series) -> ChartType:
-    """Draw short upright strokes, which mark places along x."""
-    data = list(rows)
-    mark = canvas(data).mark_tick(style="stroke", orient="vertical", clip=True)
-    fill = alt.Fill(**series.colour())
-    return _layered([mark.encode(_x(x), _y(y), fill=fill, tooltip=_tips(data, x, y, series))])
-
-
 def bands(
     rows: Iterable[Row],
     x: Axis,
@@ -310,7 +328,6 @@ def bars(
     y: Axis,
     series: Series | None = None,
     *,
-    stacked: bool = False,
     across: bool = False,
 ) -> ChartType:
     """Draw bars with intervals: from 0, one per name of x (of y, if ``across``)."""
@@ -319,13 +336,10 @@ def bars(
     look: dict[str, Any] = {}
     if series is not None:
         look["fill"] = alt.Fill(**series.colour())
-        look["order"] = alt.Order(field="order", type="quantitative")
-        order = {name: i for i, name in enumerate(series.names)}
-        data = [{**row, "order": order[row[series.field]]} for row in data]
     options = length.options()
     if length.limits is None:
         options["scale"] = alt.Scale(zero=True, nice=True)
-    options["stack"] = "zero" if stacked else None
+    options["stack"] = None
     tips = _tips(data, x, y, series)
     channel, second = (alt.X, alt.X2) if across else (alt.Y, alt.Y2)
     name = _y(names) if across else _x(names)
@@ -334,7 +348,7 @@ def bars(
         .mark_bar(style="bar")
         .encode(channel(field=length.field, **options), name, tooltip=tips, **look)
     ]
-    if any(row.get("low") is not None for row in data) and not stacked:
+    if any(row.get("low") is not None for row in data):
         edge = canvas(_cut(row, length) for row in data).mark_rule(style="edge")
         ends = channel(field="low", **options), second(field="high")
         marks.append(edge.encode(*ends, name, tooltip=tips))
@@ -348,13 +362,12 @@ def guides(
     series: Series | None = None,
     *,
     upright: bool = False,
-    turned: bool = False,
     left: bool = False,
 ) -> ChartType:
     """Draw dotted lines to compare with across the panel: ``at`` a value, with its ``name``.
 
     Those that belong to a series have its colour. Names stand above lines, at their right end or
-    at the ``left`` one, and right of ``upright`` lines; if ``turned``, on the other side.
+    at the ``left`` one, and right of ``upright`` lines.
     """
     data = list(rows)
     at = _x(replace(x, field="at")) if upright else _y(replace(y, field="at"))
@@ -373,8 +386,6 @@ def guides(
                 "dy": -2,
             }
         )
-        if turned:
-            side |= {"align": "right", "dx": -3} if upright else {"baseline": "top", "dy": 2}
         note = canvas(named).mark_text(style="note", **side)
         marks.append(note.encode(at, text=alt.Text(field="name", type="nominal"), **end))
     return _layered(marks)

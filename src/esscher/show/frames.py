@@ -18,19 +18,18 @@ def rounded(value: Any) -> Any:
     return None if type(value).__name__ == "NAType" else value  # of pandas
 
 
-def values(column: Any) -> list[Any]:
-    """A column as plain values; None for what is missing or not finite."""
-    return [rounded(value) for value in column]
-
-
 def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """All columns of a frame."""
-    return {str(name): values(frame[name]) for name in frame.columns}
+    """All columns of a frame as plain values; None for what is missing or not finite."""
+    return {str(name): [rounded(value) for value in frame[name]] for name in frame.columns}
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table."""
-    return [{str(k): rounded(v) for k, v in row.items()} for row in frame.to_dict("records")]
+def records(frame: pd.DataFrame, interval: str = "") -> list[dict[str, Any]]:
+    """Return the rows of a table; the ends of the interval of a column are ``low`` and ``high``."""
+    names = {f"{interval}_{end}": end for end in ("low", "high")} if interval else {}
+    return [
+        {names.get(str(k), str(k)): rounded(v) for k, v in row.items()}
+        for row in frame.to_dict("records")
+    ]
 
 
 def finite(value: Any, log: bool = False) -> float | None:

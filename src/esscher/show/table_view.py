@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+#: How the labels of an axis are shown, by their kind.
+LABELS = {"i": "n0", "f": "s3", "U": "text"}
+
 
 @dataclass(frozen=True)
 class TableView:
@@ -96,10 +99,7 @@ class TableView:
     def content(self, result: Any, run: str) -> Table:
         """Return the table of a report; its CSV file has all columns."""
         data, frame = self.data(result), self.ordered(result)
-        columns = [
-            Column(axis, AXES[axis][1] or axis, "n0" if AXES[axis][0] in "if" else "text")
-            for axis in self.rows
-        ]
+        columns = [Column(axis, AXES[axis][1] or axis, LABELS[AXES[axis][0]]) for axis in self.rows]
         for variable, name, along in self.columns(data):
             ends = BOUND in data[variable.name].dims
             columns.append(
@@ -129,7 +129,7 @@ class TableView:
         import pandas as pd
 
         data, frame = self.data(result), self.ordered(result)
-        columns = {axis: [shown(x, "n0") for x in frame[axis]] for axis in self.rows}
+        columns = {a: [shown(x, LABELS[AXES[a][0]]) for x in frame[a]] for a in self.rows}
         for variable, name, along in self.columns(data):
             if variable.terminal:
                 heading = f"{variable.terminal} {along}" if along else variable.terminal
@@ -146,15 +146,19 @@ class TableView:
         order = f": the first {len(some)} by {by}" if more and by else ""
         drawn = PlainTable(f"{self.title}{order}", least=self.least)
         names = [str(name) for name in frame.columns[len(self.rows) :]]
-        kind, heading = AXES[self.rows[-1]]
-        drawn.add_column(heading, justify="left" if kind == "U" else "right", no_wrap=True)
+        # layer and head are one name, such as 1.9
+        whole = all(AXES[axis][0] == "i" for axis in self.rows)
+        for axis in self.rows[-1:] if whole else self.rows:
+            kind, heading = AXES[axis]
+            drawn.add_column(heading, justify="left" if kind == "U" else "right", no_wrap=True)
         words = {v.terminal for v in self.variables if v.kind == "U"}
         for name in names:
             left = name in words
             drawn.add_column(name, justify="left" if left else "right", no_wrap=not left)
         for row in some.to_dict("records"):
-            label = ".".join(str(row[axis]) for axis in self.rows)
-            drawn.add_row(label, *(str(row[name]) for name in names))
+            labels = [str(row[axis]) for axis in self.rows]
+            labels = [".".join(labels)] if whole else labels
+            drawn.add_row(*labels, *(str(row[name]) for name in names))
         console.print(drawn)
         if more:
             console.say(f"{counted(more, 'more row')}; --all shows all.")
@@ -181,7 +185,8 @@ def summary(result: Any, run: str) -> Summary:
     view = result.view
     cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
     tables = [entry.content(result, run) for entry in result.views if entry.page]
-    return Summary(view.TITLE, result.subject, cards, tables)
+    parts = view.parts(result, run) if hasattr(view, "parts") else ()
+    return Summary(view.TITLE, result.subject, cards, tables, parts=parts)
 
 
 def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:

@@ -18,42 +18,55 @@ WORDS = SENTENCE.split()
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
 
 
-def encoder_tokenizer():
-    """Whole words between [CLS] and [SEP]; built here, since nothing can be downloaded."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+def _tokenizer(model, split, frame=None, **roles):
+    """A tokenizer that is built here, since nothing can be downloaded; ``frame`` goes around."""
+    from tokenizers import Tokenizer, processors
 
-    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B [SEP]",
-        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        unk_token="[UNK]",
-    )
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = split
+    if frame is not None:
+        marks = [word for word in frame.split() if word != "$A"]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=frame, special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in marks]
+        )
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+
+
+def _word_tokenizer(special, unknown, frame, **roles):
+    """Whole words."""
+    from tokenizers import models, pre_tokenizers
+
+    vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
+    model = models.WordLevel(vocabulary, unk_token=unknown)
+    return _tokenizer(model, pre_tokenizers.Whitespace(), frame, unk_token=unknown, **roles)
+
+
+def encoder_tokenizer():
+    """Whole words between [CLS] and [SEP]."""
+    roles = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    roles = {f"{role}_token": word for role, word in roles.items()}
+    return _word_tokenizer(SPECIAL, "[UNK]", "[CLS] $A [SEP]", **roles)
 
 
 def decoder_tokenizer(*, begin=True):
     """Whole words, after a beginning-of-text token if wanted."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    special, frame = ["<unk>", "<s>", "</s>"], "<s> $A" if begin else None
+    return _word_tokenizer(special, "<unk>", frame, bos_token="<s>", eos_token="</s>")
 
-    vocabulary = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    if begin:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 1)]
-        )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+
+def letter_tokenizer():
+    """One token per letter, after a token for the beginning."""
+    from tokenizers import decoders, models, pre_tokenizers
+
+    # the space and the line break are the last two
+    alphabet = [*(chr(i) for i in range(33, 127)), "Ġ", "Ċ"]
+    vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", *alphabet])}
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made = _tokenizer(
+        models.BPE(vocabulary, []), split, "<s> $A", bos_token="<s>", eos_token="</s>"
     )
+    made.backend_tokenizer.decoder = decoders.ByteLevel()
+    return made
 
 
 def tiny(name="bert", **options):
@@ -86,24 +99,6 @@ def configure(folder, **fields):
     """Change fields of the configuration in a model's folder."""
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
-def letter_tokenizer():
-    """One token per letter, after a token for the beginning."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
-    # the space and the line break are the last two
-    alphabet = [*(chr(i) for i in range(33, 127)), "Ġ", "Ċ"]
-    vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
-    )
 
 
 def letter_decoder(positions: int):

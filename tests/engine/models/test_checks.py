@@ -23,17 +23,17 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def edit(saved):
     """Change a settings file of the folder, which is put back afterwards."""
-    before = {path: path.read_bytes() for path in saved.iterdir()}
+    sound = {path: path.read_bytes() for path in saved.iterdir()}
 
     def change(file, **fields):
         path = saved / file
-        found = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(found | fields))
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(before | fields))
 
     yield change
     for path in saved.iterdir():
-        if path in before:
-            path.write_bytes(before[path])
+        if path in sound:
+            path.write_bytes(sound[path])
         else:
             path.unlink()
 
@@ -41,20 +41,15 @@ def edit(saved):
 CODE = [
     ({"_attn_implementation": KERNEL}, "_attn_implementation is 'somebody/kernel'"),
     ({"_attn_implementation": {"": KERNEL}}, "_attn_implementation. is 'somebody/kernel'"),
-    ({"attn_implementation": {"text_config": KERNEL}}, "text_config is 'somebody/kernel'"),
     ({"attn_implementation": [KERNEL]}, "is 'somebody/kernel'"),
-    ({"_attn_implementation_internal": KERNEL}, "is 'somebody/kernel'"),
     ({"text_config": {"_attn_implementation": {"": KERNEL}}}, "is 'somebody/kernel'"),
-    ({"attn_implementation": f"{KERNEL}@main:forward"}, "is 'somebody/kernel@main:forward'"),
     ({"attn_implementation": "flash_attention_2"}, "would load code"),
-    ({"attn_implementation": 3}, "would load code"),
     ({"experts_implementation": {"": "sonicmoe"}}, "would load code"),
     ({"use_kernels": True}, "use_kernels is True, which would load code"),
     ({"kernel_config": {"kernel_mapping": {"RMSNorm": f"{KERNEL}:Norm"}}}, "would load code"),
     ({"custom_generate": KERNEL}, "would load code"),
     ({"auto_map": {"AutoModel": "evil.M"}}, "names code that comes with the model"),
     ({"text_config": {"auto_map": {"AutoConfig": "evil.C"}}}, "names code"),
-    ({"custom_pipelines": {"x": {"impl": "evil.P"}}}, "names code"),
     ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "the weights are packed"),
 ]
 
@@ -80,7 +75,6 @@ def test_code_is_refused_in_any_form(file, fields, said, edit, saved):
 )
 def test_what_is_no_code_is_read(fields, edit, saved):
     edit("config.json", **fields)
-    edit("tokenizer_config.json", special_tokens_map_file="/home/x/map.json", tokenizer_file="/x/y")
     assert load_model(str(saved)).shape.layers == 3
 
 
@@ -90,26 +84,6 @@ def test_what_is_no_code_is_read(fields, edit, saved):
 def test_weights_elsewhere(name, edit, saved):
     edit("config.json", transformers_weights=name)
     with pytest.raises(InputError, match=r"weights are \.safetensors files beside it"):
-        load_model(str(saved))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"gguf_file": "other.gguf"},
-        {"vocab_file": "/etc/passwd"},
-        {"fast_tokenizer_files": ["../tokenizer.5.0.0.json"]},
-    ],
-)
-def test_other_files_of_a_tokenizer(fields, edit, saved):
-    edit("tokenizer_config.json", **fields)
-    with pytest.raises(InputError, match="another file; remove the field"):
-        load_model(str(saved))
-
-
-def test_parts_of_several_processes(edit, saved):
-    (saved / "shard-00001-model-00001-of-00002.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="save the model as a whole"):
         load_model(str(saved))
 
 

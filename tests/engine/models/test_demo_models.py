@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import esscher
-from esscher.engine.models.capture import attention_override, capturing
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.families import ModelShape
 from esscher.engine.models.transformers_library import quiet
 from esscher.engine.models.weights import head_weights
@@ -32,7 +32,9 @@ def check(loaded):
     before = footprint(loaded)
     seen = []
     plain = run(loaded)
-    assert torch.equal(plain, run(loaded, capturing(loaded, seen.append)))
+    assert torch.equal(
+        plain, run(loaded, attention_override(loaded, lambda inputs: seen.append(inputs)))
+    )
     for capture in seen:
         own = capture.output.double()
         assert (capture.attend() - own).abs().max() < 1e-5 * own.abs().max()

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 import torch
 
-from esscher.engine.models.capture import attention_override, capturing
+from esscher.engine.models.capture import attention_override
 from tests.engine.models.tiny import (
-    INTERFACE,
     MODELS,
     WINDOW,
+    captured,
     final_output,
     footprint,
     tiny_batch,
@@ -24,13 +24,6 @@ PADDING = [None, "left", "right"]
 @pytest.fixture(scope="module", params=list(MODELS))
 def loaded(request):
     return tiny_model(request.param)
-
-
-def captured(loaded, batch, **options):
-    seen = []
-    with capturing(loaded, seen.append, **options):
-        final = final_output(loaded, batch)
-    return seen, final
 
 
 def at_text(tensor, capture):
@@ -119,44 +112,23 @@ def test_nothing_is_left_behind(loaded):
             assert footprint(loaded) != before
             final_output(loaded, batch)
 
-    for block in (capturing(loaded, fail), attention_override(loaded, fail)):
-        with pytest.raises(Stop):
-            run(block)
+    with pytest.raises(Stop):
+        run(attention_override(loaded, fail))
     assert before == after_capture == footprint(loaded)
 
 
 def test_nested_blocks(loaded):
     """Inside a replacement, what is captured is the replacement's output."""
     batch = tiny_batch(loaded)
-    seen = []
     before = footprint(loaded)
     with attention_override(loaded, lambda inputs: 2 * inputs.own(), layers=[0, 2]):
-        with capturing(loaded, seen.append):
-            inner = final_output(loaded, batch)
+        seen, inner = captured(loaded, batch)
         outer = final_output(loaded, batch)
     assert torch.equal(inner, outer)
     assert footprint(loaded) == before
     for capture, factor in zip(seen, (2.0, 1.0, 2.0), strict=True):
         expected = factor * capture.attend()
         assert (capture.output - expected).abs().max() < 1e-5 * expected.abs().max()
-
-
-@pytest.mark.parametrize("name", INTERFACE)
-def test_both_implementations_agree(name):
-    """The fast kernel and the written-out form see the same inputs."""
-    if "attn_implementation" in MODELS[name][2]:
-        pytest.skip("this model has one form only")
-    fast, plain = (tiny_model(name, attn_implementation=form) for form in ("sdpa", "eager"))
-    for padding in PADDING:
-        batch = tiny_batch(fast, padding=padding)
-        for a, b in zip(captured(fast, batch)[0], captured(plain, batch)[0], strict=True):
-            for part in ("q", "k", "v", "output"):
-                x, y = getattr(a, part), getattr(b, part)
-                if padding is not None:
-                    x, y = x.transpose(1, 2)[a.valid], y.transpose(1, 2)[a.valid]
-                assert torch.allclose(x, y, atol=1e-4)
-            assert (a.causal, a.window, a.softcap) == (b.causal, b.window, b.softcap)
-            assert (a.bias, b.bias) == (None, None)
 
 
 def test_windows_and_caps_of_gemma():

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.models.capture import attention_override, capturing
+from esscher.engine.models.capture import attention_override
 from esscher.engine.models.transformers_library import quiet
 from tests.engine.models.tiny import (
     DECODERS,
     HOOKED,
+    captured,
     footprint,
     tiny_batch,
     tiny_model,
@@ -62,15 +63,12 @@ def test_a_chunk_of_queries_on_a_cache(name):
     """Prefix first, then several tokens at once: the same as everything in one go."""
     loaded = tiny_model(name)
     ids = tiny_batch(loaded, n=20)["input_ids"]
-    whole = []
-    with capturing(loaded, whole.append), torch.no_grad():
-        loaded.model(input_ids=ids, use_cache=False)
+    whole, _ = captured(loaded, {"input_ids": ids, "use_cache": False})
     cache = transformers.DynamicCache(config=loaded.model.config)
-    parts = []
+    onto = {"past_key_values": cache, "use_cache": True}
     with torch.no_grad():
-        loaded.model(input_ids=ids[:, :12], past_key_values=cache, use_cache=True)
-        with capturing(loaded, parts.append):
-            loaded.model(input_ids=ids[:, 12:], past_key_values=cache, use_cache=True)
+        loaded.model(input_ids=ids[:, :12], **onto)
+    parts, _ = captured(loaded, {"input_ids": ids[:, 12:], **onto})
     for all_at_once, part in zip(whole, parts, strict=True):
         assert part.q.shape[2] == 8
         assert part.offset == part.k.shape[2] - 8
@@ -122,17 +120,15 @@ def test_kernels_without_masks_are_refused():
 def test_layers_that_do_not_exist(layers):
     loaded = tiny_model("bert")
     with pytest.raises(InputError, match="layers"):
-        capturing(loaded, print, layers=layers).__enter__()
+        attention_override(loaded, print, layers=layers).__enter__()
 
 
 def test_hooked_models_know_no_cache():
     assert not set(HOOKED) & set(DECODERS)
     loaded = tiny_model("big_bird", is_decoder=True)
     batch = tiny_batch(loaded)
-    seen = []
-    with capturing(loaded, seen.append), torch.no_grad():
-        loaded.model(**batch, use_cache=False)
-        assert loaded.causal
-        assert seen[0].causal
-        with pytest.raises(InputError, match="use_cache=False"):
-            loaded.model(**batch, use_cache=True)
+    seen, _ = captured(loaded, batch | {"use_cache": False})
+    assert loaded.causal
+    assert seen[0].causal
+    with pytest.raises(InputError, match="use_cache=False"):
+        captured(loaded, batch | {"use_cache": True})

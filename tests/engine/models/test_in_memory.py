@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from msgspec.structs import asdict
 import esscher
 from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice, opened_model
-from esscher.engine.models.record import SAMPLE, compare_weights
+from esscher.engine.models.loaded import computed_once, wrap_model
+from esscher.engine.models.outline import SAMPLE, compare_weights
 from esscher.engine.models.transformers_library import quiet
 from esscher.runs.executors import CellExecutor
 from esscher.runs.folder import check_same
@@ -33,19 +36,6 @@ def decoder(tmp_path_factory: pytest.TempPathFactory):
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-COMMANDS = {
-    "probe": lambda m: esscher.probe(m, TEXT, tokens=300, sizes=[8, 16, 32], replicates=2),
-    "plan": lambda m: esscher.plan(m, TEXT, budget=0.5, passages=2),
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_takes_a_model_of_transformers(command: str, decoder) -> None:
-    found = COMMANDS[command](decoder)
-    assert found.complete
-    assert found.to_dict()["configuration"]["model"]["layers"] == 3
-
-
 def test_without_a_tokenizer_the_remedy_is_said() -> None:
     with pytest.raises(InputError, match=r"esscher\.wrap_model\(model, tokenizer\)"):
         esscher.probe(tiny_model("bert").model, TEXT)
@@ -54,30 +44,27 @@ def test_without_a_tokenizer_the_remedy_is_said() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_same_weights_in_another_type(dtype: torch.dtype) -> None:
-    loaded = tiny_model("llama")
-    other = esscher.wrap_model(copy.deepcopy(loaded.model).to(dtype), name="llama")
-    assert other.weight_hash != loaded.weight_hash
-    first, second = asdict(loaded.record), asdict(other.record)
-    assert compare_weights(first, second) == "other type"
-    assert compare_weights(second, first) == "other type"
-    assert compare_weights(first, first) == "same"
-
-
-def test_other_weights_are_others() -> None:
+def test_weights_in_another_type_and_other_weights(dtype: torch.dtype) -> None:
     loaded, other = tiny_model("llama"), tiny_model("llama", strength=24.0)
-    half = esscher.wrap_model(copy.deepcopy(other.model).to(torch.bfloat16))
-    own = asdict(loaded.record)
-    assert compare_weights(own, asdict(other.record)) == "others"
-    assert compare_weights(own, asdict(half.record)) == "others"
-    twin = asdict(esscher.wrap_model(copy.deepcopy(loaded.model).to(torch.bfloat16)).record)
-    old = {name: value for name, value in own.items() if name != SAMPLE}
-    assert compare_weights(old, twin) == "others"  # runs of older versions
-    assert compare_weights(own | {SAMPLE: ""}, twin | {SAMPLE: ""}) == "others"
+    stored = asdict(loaded.record)
+    same, others = (
+        asdict(esscher.wrap_model(copy.deepcopy(each.model).to(dtype), name="llama").record)
+        for each in (loaded, other)
+    )
+    assert same["weight_hash"] != stored["weight_hash"]
+    assert compare_weights(stored, same) == compare_weights(same, stored) == "other type"
+    assert compare_weights(stored, stored) == "same"
+    assert compare_weights(stored, others) == "others"
+    assert compare_weights(stored, asdict(other.record)) == "others"
+    # runs of older versions have no sample
+    del stored[SAMPLE]
+    assert compare_weights(stored, same) == "others"
+    assert compare_weights(stored | {SAMPLE: ""}, same | {SAMPLE: ""}) == "others"
 
 
 def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None:
     plan = esscher.plan(decoder, TEXT, budget=0.5, passages=2)
+    assert plan.complete
     plan.save(tmp_path / "plan.json")
     half = copy.deepcopy(decoder).to(torch.bfloat16)
     again = esscher.load(tmp_path / "plan.json")
@@ -121,3 +108,49 @@ def test_tasks_get_a_model_by_name_or_shared(tmp_path, capsys):
     assert here.for_tasks(False, True, lambda model: "handle") == (loaded, loaded)
     assert here.for_tasks(True, True, lambda model: "handle") == (loaded, "handle")
     assert capsys.readouterr() == ("", "")
+
+
+# Models whose weights were looked at before, and have changed since.
+
+
+def test_an_answer_is_given_once_for_the_same_weights():
+    model, asked = tiny_model("llama").model, []
+
+    def answer(given):
+        asked.append(given)
+        return len(asked)
+
+    assert [computed_once(model, "a", answer) for _ in range(3)] == [1, 1, 1]
+    assert computed_once(model, "b", answer) == 2
+    with torch.no_grad():
+        next(model.parameters()).add_(0.1)
+    assert computed_once(model, "a", answer) == 3
+    # written to behind PyTorch's back: all weights, as training does
+    for weight in model.parameters():
+        weight.data.mul_(1.5)
+    assert computed_once(model, "a", answer) == 4
+    model.to(torch.bfloat16)
+    assert [computed_once(model, "a", answer) for _ in range(2)] == [5, 5]
+
+
+def test_hashes_follow_the_weights():
+    model = tiny_model("llama").model
+    first = wrap_model(model).weight_hash
+    assert wrap_model(model).weight_hash == first
+    with torch.no_grad():
+        weight = next(model.parameters())
+        weight[0, 0] += 1.0
+    assert wrap_model(model).weight_hash != first
+    with torch.no_grad():
+        weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="not finite"):
+        wrap_model(model)
+
+
+def test_models_are_not_kept_alive():
+    model = tiny_model("llama").model
+    computed_once(model, "a", lambda given: 1)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None

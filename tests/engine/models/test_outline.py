@@ -58,7 +58,7 @@ def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Pa
 def test_no_layers(tmp_path: Path) -> None:
     save(tmp_path, "bert")
     configure(tmp_path, num_hidden_layers=0)
-    with pytest.raises(InputError, match="has no attention layers"):
+    with pytest.raises(InputError, match="has 0 attention layers; models of 1 to 2000"):
         outline_of(str(tmp_path))
 
 

@@ -7,9 +7,8 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.engine.models.capture import capturing
 from esscher.engine.models.weights import head_weights
-from tests.engine.models.tiny import final_output, head_of, tiny_batch, tiny_model
+from tests.engine.models.tiny import captured, head_of, tiny_batch, tiny_model
 
 LINEAR = ["bert", "roberta", "distilbert", "gpt2", "gpt2 scaled", "mpnet", "big_bird"]
 GROUPED = ["llama", "llama one key head", "qwen2", "gemma2"]
@@ -21,10 +20,7 @@ def rows(tensor):
 
 
 def captures(loaded):
-    seen = []
-    with capturing(loaded, seen.append):
-        final_output(loaded, tiny_batch(loaded, batch=4, n=30))
-    return seen
+    return captured(loaded, tiny_batch(loaded, batch=4, n=30))[0]
 
 
 @pytest.mark.parametrize("name", LINEAR)

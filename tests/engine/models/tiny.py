@@ -52,98 +52,80 @@ GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
+DISTILBERT = {
+    "vocab_size": VOCABULARY,
+    "dim": 32,
+    "hidden_dim": 24,
+    "n_layers": 3,
+    "n_heads": 4,
+    "max_position_embeddings": 80,
+    "pad_token_id": 0,
+}
+SLIDING = {
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+GEMMA2 = {
+    "attn_logit_softcapping": 0.5,
+    "query_pre_attn_scalar": 5,
+    "attn_implementation": "eager",
+}
+GEMMA3 = {
+    "text_config": DECODER | SLIDING,
+    "vision_config": VISION,
+    "mm_tokens_per_image": 4,
+    "boi_token_index": 50,
+    "eoi_token_index": 51,
+    "image_token_index": 52,
+}
+SPARSE = {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1}
 
-#: Configuration class, model class, and what differs from the common sizes.
+
+def encoder(name, **sizes):
+    return f"{name}Config", f"{name}Model", ENCODER | sizes
+
+
+def decoder(name, **sizes):
+    return f"{name}Config", f"{name}ForCausalLM", DECODER | sizes
+
+
+#: Configuration class, model class, and sizes.
 MODELS = {
-    "bert": ("BertConfig", "BertModel", ENCODER),
-    "roberta": ("RobertaConfig", "RobertaModel", ENCODER),
-    "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", ENCODER),
-    "distilbert": (
-        "DistilBertConfig",
-        "DistilBertModel",
-        {
-            "vocab_size": VOCABULARY,
-            "dim": 32,
-            "hidden_dim": 24,
-            "n_layers": 3,
-            "n_heads": 4,
-            "max_position_embeddings": 80,
-            "pad_token_id": 0,
-        },
-    ),
-    "mpnet": ("MPNetConfig", "MPNetModel", ENCODER | {"pad_token_id": 1}),
-    "big_bird": ("BigBirdConfig", "BigBirdModel", ENCODER | {"attention_type": "original_full"}),
-    "big_bird sparse": (
-        "BigBirdConfig",
-        "BigBirdModel",
-        ENCODER | {"attention_type": "block_sparse", "block_size": 4, "num_random_blocks": 1},
-    ),
-    "gpt2": (
-        "GPT2Config",
-        "GPT2LMHeadModel",
-        GPT2,
-    ),
+    "bert": encoder("Bert"),
+    "roberta": encoder("Roberta"),
+    "xlm-roberta": encoder("XLMRoberta"),
+    "distilbert": ("DistilBertConfig", "DistilBertModel", DISTILBERT),
+    "mpnet": encoder("MPNet", pad_token_id=1),
+    "big_bird": encoder("BigBird", attention_type="original_full"),
+    "big_bird sparse": encoder("BigBird", **SPARSE),
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", GPT2),
     "gpt2 scaled": (
         "GPT2Config",
         "GPT2LMHeadModel",
-        GPT2
-        | {
-            "scale_attn_by_inverse_layer_idx": True,
-            "reorder_and_upcast_attn": True,
-            "attn_implementation": "eager",
-        },
+        GPT2 | {"scale_attn_by_inverse_layer_idx": True, "attn_implementation": "eager"},
     ),
-    "llama": ("LlamaConfig", "LlamaForCausalLM", DECODER),
-    "llama one key head": ("LlamaConfig", "LlamaForCausalLM", DECODER | {"num_key_value_heads": 1}),
-    "mistral": ("MistralConfig", "MistralForCausalLM", DECODER | {"sliding_window": WINDOW}),
-    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", DECODER),
-    "qwen3": (
-        "Qwen3Config",
-        "Qwen3ForCausalLM",
-        DECODER | {"use_sliding_window": True, "sliding_window": WINDOW, "layer_types": SLIDING},
-    ),
-    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM", DECODER),
-    "gemma": ("GemmaConfig", "GemmaForCausalLM", DECODER),
-    "gemma2": (
-        "Gemma2Config",
-        "Gemma2ForCausalLM",
-        DECODER
-        | {
-            "sliding_window": WINDOW,
-            "layer_types": SLIDING,
-            "attn_logit_softcapping": 0.5,
-            "query_pre_attn_scalar": 5,
-            "attn_implementation": "eager",
-        },
-    ),
+    "llama": decoder("Llama"),
+    "llama one key head": decoder("Llama", num_key_value_heads=1),
+    "mistral": decoder("Mistral", sliding_window=WINDOW),
+    "qwen2": decoder("Qwen2"),
+    "qwen3": decoder("Qwen3", use_sliding_window=True, **SLIDING),
+    "smollm3": decoder("SmolLM3"),
+    "gemma": decoder("Gemma"),
+    "gemma2": decoder("Gemma2", **SLIDING, **GEMMA2),
     "gemma3_text": (
         "Gemma3TextConfig",
         "Gemma3ForCausalLM",
-        DECODER | {"sliding_window": WINDOW, "layer_types": SLIDING, "query_pre_attn_scalar": 5},
+        DECODER | SLIDING | {"query_pre_attn_scalar": 5},
     ),
     "gemma3_text bidirectional": (
         "Gemma3TextConfig",
         "Gemma3ForCausalLM",
-        DECODER
-        | {"sliding_window": WINDOW, "layer_types": SLIDING, "use_bidirectional_attention": True},
+        DECODER | SLIDING | {"use_bidirectional_attention": True},
     ),
-    "gemma3": (
-        "Gemma3Config",
-        "Gemma3ForConditionalGeneration",
-        {
-            "text_config": DECODER | {"sliding_window": WINDOW, "layer_types": SLIDING},
-            "vision_config": VISION,
-            "mm_tokens_per_image": 4,
-            "boi_token_index": 50,
-            "eoi_token_index": 51,
-            "image_token_index": 52,
-        },
-    ),
+    "gemma3": ("Gemma3Config", "Gemma3ForConditionalGeneration", GEMMA3),
 }
 #: Models whose attention is written out in their own code, without transformers' interface.
 HOOKED = ("mpnet", "big_bird", "big_bird sparse")
-INTERFACE = tuple(name for name in MODELS if name not in HOOKED)
 DECODERS = tuple(
     name for name, (_, kind, _) in MODELS.items() if not kind.endswith("Model") or "LMHead" in kind
 )

@@ -13,7 +13,6 @@ from esscher.engine.models.weights import head_weights
 from esscher.engine.sampled import context, pooled
 from esscher.engine.sampled.context import (
     _sampled,
-    _skipping,
     _within_window,
     delimiter_shares,
     measure_context,
@@ -214,19 +213,3 @@ def test_moments_are_those_of_all_tokens(few, monkeypatch):
     assert moments.frobenius == pytest.approx(head.frobenius, rel=1e-6)
     assert moments.tau == pytest.approx(np.linalg.norm(head.tau), rel=1e-6)
     assert moments.log_burn_in == pytest.approx(head.frobenius**2 + moments.tau**2, rel=1e-6)
-
-
-def test_draws_skip_the_sinks_of_a_head():
-    """Uniform on the kept keys, and the same tokens for heads with different sinks."""
-    rng = np.random.default_rng(0)
-    pick = rng.integers(10, size=60_000)
-    kept = np.delete(np.arange(10), [0, 7])
-    rows = _skipping(pick, kept, 10, 30_000, rng)
-    counts = np.bincount(rows, minlength=8)
-    assert len(counts) == 8
-    assert np.all(np.abs(counts - 3750) < 5 * np.sqrt(3750))
-    np.testing.assert_array_equal(kept[rows], pick[~np.isin(pick, [0, 7])][:30_000])
-    # nearly all keys are sinks: the head draws more of its own
-    few = _skipping(pick[:100], np.array([4, 5]), 10, 100, np.random.default_rng(1))
-    assert len(few) == 100
-    assert set(few) == {0, 1}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -104,35 +101,3 @@ def test_received_attention_is_that_of_the_asking_tokens():
     weights = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
     np.testing.assert_allclose(found.received[2], weights.mean(0), rtol=1e-4)
     np.testing.assert_allclose(found.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)
-
-
-#: A head whose arrays (460 MB, sparse files) are four times what the process may gain.
-MEASURED = """
-import resource, sys
-import numpy as np
-from esscher.engine.sampled import pooled
-from esscher.engine.text.collect import LayerCloud, read_rows
-
-arrays = [
-    np.lib.format.open_memmap(f"{sys.argv[1]}/{kind}.npy", "w+", np.float32, (1, 600_000, 64))
-    for kind in "qkv"
-]
-view = LayerCloud((0,), (0,), *(np.load(a.filename, "r") for a in arrays), 0.1, None, None)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-before = peak()
-pooled.QUERIES = pooled.KEYS = 64
-found = pooled.pooled_reference(view, np.random.default_rng(0))
-assert found.received[0].shape == (600_000,)
-rows = np.random.default_rng(0).integers(600_000, size=8_000)  # 64 kB each, were they kept
-assert all(read_rows(array, rows).shape == (1, 8_000, 64) for array in (view.q, view.k, view.v))
-print(peak() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux counts it")
-def test_memory_is_that_of_a_chunk(tmp_path):
-    out = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    received = 8 * 600_000  # the one result that is as long as the text, and a copy of it
-    assert float(out.stdout) * 1024 < 100e6 + 3 * received

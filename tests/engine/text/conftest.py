@@ -1,10 +1,11 @@
-"""Tiny models that read."""
+"""Tiny models that read, and a text in letters that can be read back."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.engine.models.folders import tiny
+from tests.engine.models.folders import letter_decoder, random_sentences, tiny
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +16,15 @@ def bert():
 @pytest.fixture(scope="module")
 def llama():
     return tiny("llama")
+
+
+@pytest.fixture(scope="session")
+def decoder():
+    return letter_decoder(4096)
+
+
+@pytest.fixture(scope="session")
+def text(decoder):
+    """Tokens of sentences of random words."""
+    ids = decoder.tokenizer(random_sentences(6000), add_special_tokens=False)["input_ids"]
+    return np.array(ids)

@@ -20,11 +20,11 @@ CLS, SEP = 1, 2
 
 def test_encoders_are_framed_on_both_sides(bert):
     text = words(30)
-    found = list(passages(bert, read_text([text]), context=12))
-    assert [len(p.ids) for p in found] == [12, 12, 12]
-    assert [p.number for p in found] == [0, 1, 2]
+    cut = list(passages(bert, read_text([text]), context=12))
+    assert [len(p.ids) for p in cut] == [12, 12, 12]
+    assert [p.number for p in cut] == [0, 1, 2]
     body = []
-    for passage in found:
+    for passage in cut:
         assert (passage.ids[0], passage.ids[-1]) == (CLS, SEP)
         np.testing.assert_array_equal(np.flatnonzero(passage.is_delimiter), [0, 11])
         assert passage.text_tokens == 10
@@ -32,14 +32,15 @@ def test_encoders_are_framed_on_both_sides(bert):
     assert body == bert.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one():
+def test_decoders_get_a_beginning_only_if_their_tokenizer_adds_one(llama):
     documents = list(read_text([words(20)]))
-    begin = list(passages(decoder_tokenizer(), documents, context=8))
+    begin = list(passages(llama, documents, context=8))
     assert all(
         p.ids[0] == 1 and p.is_delimiter.tolist() == [True] + [False] * (len(p.ids) - 1)
         for p in begin
     )
-    plain = list(passages(decoder_tokenizer(begin=False), documents, context=8))
+    plain = wrap_model(llama.model, decoder_tokenizer(begin=False))
+    plain = list(passages(plain, documents, context=8))
     assert not any(p.is_delimiter.any() for p in plain)
     assert [len(p.ids) for p in plain] == [8, 8, 4]
 
@@ -54,9 +55,9 @@ def test_the_last_passage(bert):
 
 
 def test_delimiters_inside_the_text_are_marked(bert):
-    found = list(passages(bert, read_text(["the of [SEP] and [MASK] a"]), context=20))
-    assert found[0].is_delimiter.tolist() == [True, False, False, True, False, False, False, True]
-    assert found[0].text_tokens == 5
+    cut = list(passages(bert, read_text(["the of [SEP] and [MASK] a"]), context=20))
+    assert cut[0].is_delimiter.tolist() == [True, False, False, True, False, False, False, True]
+    assert cut[0].text_tokens == 5
 
 
 def test_documents_are_joined(bert):
@@ -78,15 +79,15 @@ def test_no_more_text_is_read_than_needed(bert):
             read.append(i)
             yield words(50)
 
-    found = read_passages(bert, documents(), tokens=120, context=12)
-    assert sum(p.text_tokens for p in found) == found.text_tokens == 120
+    text = read_passages(bert, documents(), tokens=120, context=12)
+    assert sum(p.text_tokens for p in text) == text.text_tokens == 120
     assert len(read) == 3
-    assert found.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
+    assert text.text_hash == hashlib.sha256("\n\n".join([words(50)] * 3).encode()).hexdigest()
 
 
 def test_tokens_are_rounded_up_to_whole_passages(bert):
-    found = read_passages(bert, [words(100)], tokens=41, context=12)
-    assert (len(found), found.text_tokens, found[-1].number, found.context) == (5, 50, 4, 12)
+    text = read_passages(bert, [words(100)], tokens=41, context=12)
+    assert (len(text), text.text_tokens, text[-1].number, text.context) == (5, 50, 4, 12)
     with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
         read_passages(bert, [words(25)], tokens=26, context=12)
     assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
@@ -124,13 +125,13 @@ def test_defaults_are_what_the_text_has(bert):
     with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
         first_passages(model, text, AtMost(8), 80)
     # passages of a default length are shorter
-    found = first_passages(model, text, AtMost(8), AtMost(80))
-    assert [len(passage.ids) for passage in found] == [72]
-    assert found.context == 72
-    assert found[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
-    found = first_passages(model, text, 3, AtMost(80))
-    assert [len(passage.ids) for passage in found] == [25, 25, 25]
-    body = np.concatenate([passage.ids[1:-1] for passage in found])
+    cut = first_passages(model, text, AtMost(8), AtMost(80))
+    assert [len(passage.ids) for passage in cut] == [72]
+    assert cut.context == 72
+    assert cut[0].is_delimiter.tolist() == [True] + [False] * 70 + [True]
+    cut = first_passages(model, text, 3, AtMost(80))
+    assert [len(passage.ids) for passage in cut] == [25, 25, 25]
+    body = np.concatenate([passage.ids[1:-1] for passage in cut])
     ids = model.tokenizer(text[0], add_special_tokens=False)["input_ids"]
     assert body.tolist() == ids[:69]
     # what was asked for is not changed

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from esscher.math.statistics.records import CLASSES, class_counts, class_words, rate_class
+from esscher.math.statistics.intervals import CLASSES, class_counts, class_words, rate_class
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_k_hat_is_that_of_the_formula(heads: Array) -> None:
     The bias, measured over 100 heads, is at most 0.06: the tail at finite n is not yet Pareto.
     """
     for s, h in enumerate(HORIZONS):
-        found = [received_exponent(head[s], queries=2000) for head in heads]
+        found = [received_exponent(head[s]) for head in heads]
         k = np.array([f.k for f in found])
         formula = esscher.exponents(h).khat
         assert abs(k.mean() - formula) < 0.06 + 4 * k.std(ddof=1) / np.sqrt(len(k))
@@ -100,16 +100,12 @@ def test_strong_sinks_are_found(count: int, dim: int) -> None:
 def test_given_sinks() -> None:
     values = random_stream(7, "test sinks").exponential(size=1000)
     values[:3] = 300, 200, 100
-    mask = np.zeros(1000, dtype=bool)
-    mask[[0, 1, 2, 50]] = True
-    by_mask, by_position = (received_exponent(values, sinks=s) for s in (mask, [50, 2, 0, 1]))
-    assert by_mask.to_dict() == by_position.to_dict()
-    assert by_mask.sinks == (0, 1, 2, 50)
-    assert by_mask.n == 996
-    none = received_exponent(values, sinks=None)
+    given = received_exponent(values, sinks=[50, 2, 0, 1])
+    assert given.sinks == (0, 1, 2, 50)
+    assert given.n == 996
+    none = received_exponent(values, sinks=[])
     assert none.sinks == ()
-    assert none.k == none.k_with_sinks == by_mask.k_with_sinks
-    assert received_exponent(values, sinks=[]).k == none.k
+    assert none.k == none.k_with_sinks == given.k_with_sinks
     assert received_exponent(values).sinks == (0, 1, 2)
 
 
@@ -127,15 +123,14 @@ def test_reasons() -> None:
     assert not few.trusted
     assert f"{few.minimum_size:,}" in few.reasons[0]
     assert few.minimum_size > 1000
-    heavy = received_exponent(rng.random(5000) ** -1.6, sinks=None)
+    heavy = received_exponent(rng.random(5000) ** -1.6, sinks=[])
     assert heavy.exponent == 0
     assert "1 or more" in " ".join(heavy.reasons)
     good = rng.random(5000) ** -0.3
-    assert received_exponent(good, queries=5000, burn_in=100).trusted
+    assert received_exponent(good, burn_in=100).trusted
     # nothing in the values says whether the tail is there
-    unknown = received_exponent(good, queries=5000)
+    unknown = received_exponent(good)
     assert [reason.split(";")[0] for reason in unknown.reasons] == ["the burn-in is not known"]
-    assert "100 queries" in " ".join(received_exponent(good, queries=100).reasons)
     assert "burn-in" in " ".join(received_exponent(good, burn_in=1e6).reasons)
 
 
@@ -150,7 +145,7 @@ def test_dependent_tokens_are_worth_fewer() -> None:
     """The interval covers (40 samples: 34 or more of them but for 1%), and a warning is given."""
     truth, found = 0.3, []
     for seed in range(40):
-        found.append(received_exponent(smooth_tail(3000, truth, 0.95, seed), sinks=None))
+        found.append(received_exponent(smooth_tail(3000, truth, 0.95, seed), sinks=[]))
     covered = [one.interval[0] <= truth <= one.interval[1] for one in found]
     assert sum(covered) >= 34
     assert all(one.dependent and not one.trusted for one in found)
@@ -159,7 +154,7 @@ def test_dependent_tokens_are_worth_fewer() -> None:
     assert all(one.clusters < 80 and one.effective_count < 50 for one in found)
     # the same values in any order are not
     shuffled = random_stream(0, "test shuffled").permutation(smooth_tail(3000, truth, 0.95, 0))
-    mixed = received_exponent(shuffled, sinks=None)
+    mixed = received_exponent(shuffled, sinks=[])
     assert mixed.k == pytest.approx(found[0].k, abs=1e-9)
     assert not mixed.dependent
     assert mixed.effective_count > 0.7 * mixed.tail_count
@@ -201,8 +196,6 @@ def test_exponent_and_interval_are_clipped() -> None:
     low, high = found.exponent_interval
     assert 0 <= low <= found.exponent <= high == 0.5
     assert low == pytest.approx(1 - found.interval[1])
-    wide = received_exponent(random_stream(11, "test sinks").random(4000) ** -0.5, level=0.999)
-    assert wide.interval[0] < found.interval[0]
 
 
 def test_output() -> None:
@@ -211,7 +204,6 @@ def test_output() -> None:
     found = received_exponent(values, sinks=range(7))
     assert isinstance(found, TailIndex)
     assert "7 sinks set apart (tokens 0, 1, 2, 3, 4 and 2 more)" in repr(found)
-    assert "k-hat" in found._repr_html_()
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert plain["exponent"] == found.exponent
     assert plain["sinks"] == list(range(7))
@@ -226,14 +218,11 @@ def test_output() -> None:
         ({"received": np.zeros(50)}, "0 for every token"),
         ({"received": ["a"]}, "not an array"),
         ({"received": np.arange(1.0, 21)}, "at least 25"),
-        ({"sinks": "none"}, "'auto', None"),
-        ({"sinks": [True]}, "mask of shape"),
+        ({"sinks": "none"}, "'auto' or a list"),
         ({"sinks": [100]}, "position 100"),
         ({"sinks": [-1]}, "position -1"),
         ({"sinks": [0.5]}, "whole numbers"),
         ({"sinks": range(90)}, "10 tokens that are no sinks"),
-        ({"level": 2}, "between 0 and 1"),
-        ({"queries": 0}, "queries"),
         ({"burn_in": -1}, "burn_in"),
     ],
 )

@@ -12,7 +12,6 @@ from esscher.core.codec import as_json, as_record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.math.statistics import Rate, fit_rate
-from esscher.math.statistics.rate import solve_two_powers
 from tests.math.statistics.curves import SIZES, noisy, power_curve
 from tests.show.drawn import rows, texts
 
@@ -61,14 +60,6 @@ def test_frame(rate: Rate) -> None:
     assert np.isnan(frame["local_exponent"].iloc[0])
     np.testing.assert_allclose(frame["local_exponent"].iloc[1:], rate.local.exponent)
     assert (frame["lower"] < frame["mean"]).all()
-
-
-def test_dataset(rate: Rate) -> None:
-    data = rate.to_xarray()
-    assert float(data["mean"].sel(n=32)) == pytest.approx(rate.mean[0])
-    assert data.attrs["exponent"] == rate.exponent
-    assert data.attrs["trusted"] == 0
-    assert data.sizes == {"n": 7, "n_local": 6}
 
 
 def test_plot(rate: Rate, capfd: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +141,7 @@ def test_tokens_of_bent_laws() -> None:
     below = bent.tokens_for(0.01)
     assert below.law == "floor"
     assert below.n == np.inf
-    assert 6_000 < below.interval[0] < 16_000  # 10^4 tokens without any floor
+    assert below.interval == (np.inf, np.inf)
     near = bent.tokens_for(0.025)
     assert near.interval[0] < 1e4 < near.interval[1]  # (1/0.01)^2
     assert near.n == pytest.approx(1e4, rel=0.3)
@@ -187,20 +178,6 @@ def test_tokens_of_two_powers() -> None:
     assert power[1] < two[0]
     assert needed.interval[0] <= power[0]
     assert needed.interval[1] >= two[1]
-
-
-def test_the_interval_of_two_powers() -> None:
-    """Its ends are where the sum is as many standard errors away as the interval has."""
-    sums = [
-        (0.02, np.array([2.0, 30.0]), np.array([[0.01, -0.2], [-0.2, 9.0]])),
-        (1e-6, np.array([0.0, 1.0]), np.diag([1e-8, 1e-4])),  # the first power may be missing
-    ]
-    for error, parameters, covariance in sums:
-        z, low, high = solve_two_powers(error, parameters, covariance, 2.1)
-        for at, away in ((z, 0.0), (low, 2.1), (high, -2.1)):
-            powers = np.exp([-at / 2, -at])
-            distance = (powers @ parameters - error) / np.sqrt(powers @ covariance @ powers)
-            assert distance == pytest.approx(away, abs=1e-6)
 
 
 #: An error whose local exponent rises along n: none of the laws does that.

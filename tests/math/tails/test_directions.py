@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.math.tails.directions import (
+from esscher.math.tails.cloud import (
     QUICK,
     THOROUGH,
     blocks,

@@ -15,10 +15,11 @@ from esscher.math.tails.verdict import (
     SUB_GAUSSIAN,
     UNDECIDED,
     at_threshold,
-    half_agreement,
+    half_verdicts,
     judge,
     judge_thresholds,
     kappa_estimate,
+    verdict_table,
 )
 
 
@@ -32,8 +33,6 @@ def comparison(low, high, *, pareto=0.0):
         tau_interval=(low, high),
         k=0.1,
         inflation=1.0,
-        level=0.95,
-        weights={},
         gaussian_over_exponential=0.0,
         criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
     )
@@ -42,8 +41,7 @@ def comparison(low, high, *, pareto=0.0):
 def cloud(*halves, proxies=(1.0, 1.0)):
     """A cloud of which only the comparisons and proxies matter."""
     each = tuple(
-        VarianceProxy(value=value, interval=(value, value), reach=1.0, at=1.0, level=0.95)
-        for value in proxies
+        VarianceProxy(value=value, interval=(value, value), reach=1.0, at=1.0) for value in proxies
     )
     return Cloud(
         tokens=1000,
@@ -122,19 +120,13 @@ def test_intervals_of_kappa_cover(kappa):
     assert inside >= 176
 
 
-def test_verdicts_on_single_clouds_take_agreement():
-    good = [cloud(LIGHT, LIGHT)] * 20 + [cloud(HEAVY, HEAVY)] * 20
-    found = half_agreement(good, 0)
-    assert found.reproducible
-    assert (found.first, found.second, found.both) == ((20, 20, 0),) * 3
+def test_a_table_of_the_halves():
+    clouds = [cloud(LIGHT, LIGHT)] * 3 + [cloud(LIGHT, HEAVY)] * 2 + [cloud(HEAVY, UNSURE)]
+    assert verdict_table(map(half_verdicts, clouds)).tolist() == [[3, 2, 0], [0, 0, 1], [0, 0, 0]]
     # nine of ten alike, as chance would have it: nothing is known about single clouds
     chance = [cloud(LIGHT, LIGHT)] * 32 + [cloud(LIGHT, HEAVY)] * 4 + [cloud(HEAVY, LIGHT)] * 4
-    assert not half_agreement(chance, 0).reproducible
-    assert half_agreement(chance, 0).disputed == 8
-    # all alike: kappa is not defined; and a few that agree may do so by chance
-    assert not half_agreement(good[:20], 0).reproducible
-    assert not half_agreement([good[0], good[0], good[-1], good[-1]], 0).reproducible
-    assert not half_agreement([cloud(UNSURE, UNSURE)] * 40, 0).reproducible
+    found = kappa_estimate(verdict_table(map(half_verdicts, chance)), 0)
+    assert found.interval[0] < 0 < found.interval[1]
 
 
 def test_rank_correlation():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.direct import DirectErrors, direct_errors
+
 from esscher import Head, limit_moments
-from esscher.math.simulation import DirectErrors, direct_errors
 from esscher.theory import OutputMoments
 
 

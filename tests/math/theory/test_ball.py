@@ -6,52 +6,38 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
 from esscher.math.laws import Cube, FiniteTokens, Laplace, Signs, Sphere
-from esscher.math.theory.ball import ball_bound, measured_supremum
+from esscher.math.theory.ball import log_ball_bound, measured_supremum
 
 LAWS = [Sphere(3), Sphere(3, radius=2.0), Cube(2), Signs(2), Signs(1)]
-radii = st.floats(0.01, 50.0)
 
 
 class TestBound:
     def test_constants(self):
         e = math.exp(4.0)
         direct = 2 * e * (2 * e - 1)
-        assert ball_bound(2.0, 2.0).constant == pytest.approx(direct, rel=1e-14)
+        assert math.exp(log_ball_bound(2.0, 2.0)) == pytest.approx(direct, rel=1e-14)
         split = 2 * (math.sqrt(2 * e - 1) + math.sqrt(2 * e - 2)) ** 2
         assert split < direct
-        assert ball_bound(2.0, 2.0, mean_norm=0.0).constant == pytest.approx(split, rel=1e-14)
-
-    def test_without_tilt_it_is_the_error_of_a_mean(self):
-        # E|mean of n tokens - E X| <= r / sqrt(n)
-        bound = ball_bound(3.0, 0.0)
-        assert bound.constant == pytest.approx(3.0, rel=1e-14)
-        assert bound.log10_first_useful_n == 0.0
-        assert ball_bound(10.0, 100.0).constant == math.inf
-        np.testing.assert_allclose(bound.at([4, 100]), [1.5, 0.3])
-        assert "says something from n = 10^4.0" in repr(ball_bound(1.0, 2.0))
-        with pytest.raises(InputError, match="at least 1"):
-            bound.at(0)
+        assert math.exp(log_ball_bound(2.0, 2.0, 0.0)) == pytest.approx(split, rel=1e-14)
+        # without tilt E|mean of n tokens - E X| <= r / sqrt(n); and no overflow
+        assert math.exp(log_ball_bound(3.0, 0.0)) == pytest.approx(3.0, rel=1e-14)
+        assert log_ball_bound(10.0, 100.0) == pytest.approx(2000 + math.log(20))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
             ((0.0, 1.0), "radius is"),
-            ((math.inf, 1.0), "radius is inf"),
-            ((1.0, -1.0), "tilt_radius is"),
             ((1.0, math.nan), "tilt_radius is nan"),
             ((1.0, 1.0, 2.0), "mean_norm is 2 but"),
-            ((1.0, 1.0, -0.5), "mean_norm is"),
-            ((1.0, 1.0, 0.5, 0.0), "value_norm is"),
         ],
     )
     def test_errors(self, arguments, message):
         with pytest.raises(InputError, match=message):
-            ball_bound(*arguments)
+            log_ball_bound(*arguments)
 
 
 class TestMeasuredSupremum:
@@ -59,9 +45,9 @@ class TestMeasuredSupremum:
     @pytest.mark.parametrize("law", LAWS, ids=repr)
     def test_below_the_bound(self, law, tilt):
         suprema = measured_supremum(law, tilt, [30, 300], replicates=6, directions=16)
-        bound = ball_bound(law.support_radius, tilt, float(np.linalg.norm(law.mean)))
+        log_bound = log_ball_bound(law.support_radius, tilt, float(np.linalg.norm(law.mean)))
         error = suprema.std(axis=1, ddof=1) / np.sqrt(6)
-        assert np.all(suprema.mean(axis=1) + 4 * error < bound.at([30, 300]))
+        assert np.all(suprema.mean(axis=1) + 4 * error < np.exp(log_bound) / np.sqrt([30, 300]))
 
     def test_without_tilt_it_is_the_error_of_the_mean(self):
         law = Sphere(3)

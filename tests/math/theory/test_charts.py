@@ -6,8 +6,7 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.math.charts import CURVES, SIMULATED
-from tests.math.theory.simulation import simulate
+from esscher.math.charts import CURVES
 from tests.show.drawn import panel_rows, texts
 
 HEAD = esscher.gaussian_head(0.8, 1)
@@ -31,17 +30,6 @@ def test_errors_and_local_exponents(prediction, capfd):
     assert "Gaussian tokens, d = 1, H = 0.8, F = 0.8, queries: population" in written
     assert {"published reference", "published bound", "map, rms"} <= set(written)
     assert capfd.readouterr().err == ""
-
-
-def test_simulated_errors_have_two_standard_errors(prediction):
-    simulated = simulate(HEAD, [100, 1000], 40, seed=3)
-    chart = prediction.plot(simulated=simulated, title="")
-    shown = [row for row in panel_rows(chart, 0, "low") if row["curve"] == SIMULATED]
-    value, error = simulated.map_rms()
-    assert [row["error"] for row in shown] == pytest.approx(value.tolist(), rel=1e-5)
-    assert [row["high"] for row in shown] == pytest.approx((value + 2 * error).tolist(), rel=1e-5)
-    assert SIMULATED in texts(chart)
-    assert not any("queries:" in text for text in texts(chart))
 
 
 def test_the_burn_in_is_marked_if_it_lies_among_the_sizes(prediction):

@@ -6,8 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from benchmarks.direct import attend
 
-from esscher.math.simulation import attend
 from esscher.math.theory.cloud_table import map_errors
 
 #: Twice |Gamma(2 + 2 pi i / ln 2)|: what nodes ln 2 apart leave of one integral, relative.

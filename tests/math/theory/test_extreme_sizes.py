@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import esscher
-from esscher.math.theory.exact_constants import radial_gap
+from esscher.math.theory.rates import radial_gap
 from esscher.theory import map_curve, moment_curves
 
 SLOW = pytest.mark.slow

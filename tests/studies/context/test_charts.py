@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.show.content import draw, offered
+from esscher.show.content import draw
 from esscher.studies.context.charts import CURVE, DRAWINGS
-from tests.show.drawn import panel_rows, texts
+from tests.show.drawn import panel_rows
 
 
 def known(array):
@@ -18,18 +18,8 @@ def known(array):
     return [x for x in array.values.tolist() if x == x]
 
 
-@pytest.mark.parametrize("name", [drawing.name for drawing in DRAWINGS])
-def test_every_chart_is_drawn(result, name, capfd):
-    written = texts(draw(DRAWINGS, result, name))
-    assert "undefined" not in written
-    for word in result.setup.model.name.replace("\x07", "\ufffd").split():
-        assert word in " ".join(written)
-    assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("name", ["context", "saturation"])
-def test_shares_are_of_heads_that_are_done(result, name):
-    chart = draw(DRAWINGS, result, name)
+def test_shares_are_of_heads_that_are_done(result):
+    chart = draw(DRAWINGS, result, "saturation")
     shown = panel_rows(chart, 0, "line")
     ends = result["length"].fillna(np.inf)
     for line, inside in (("measured", True), ("extrapolated", False)):
@@ -41,22 +31,6 @@ def test_shares_are_of_heads_that_are_done(result, name):
             for field, bound in (("share", "value"), ("high", "low"), ("low", "high")):
                 expected = float((ends.sel(bound=bound) <= at).mean())
                 assert row[field] == pytest.approx(expected, abs=1e-5)
-    assert {row["name"]: row["at"] for row in panel_rows(chart, 0, "at")} == {
-        "longest context": 256,
-        "1 head still changing": pytest.approx(11 / 12, abs=1e-5),
-    }
-
-
-def test_curves_are_of_the_heads_asked_for(result):
-    chart = draw(DRAWINGS, result, "curves", heads=[(0, 1), (1, 1)])
-    assert {"head 0.1", "head 1.1"} <= set(texts(chart))
-    for i, (layer, head) in enumerate([(0, 1), (1, 1)]):
-        shown = panel_rows(chart, i, "curve")
-        assert {(row["layer"], row["head"]) for row in shown} == {(layer, head)}
-        points = {row["context"]: row["value"] for row in shown if row["curve"] == CURVE["rest"]}
-        expected = result.head(layer, head)["rest"].to_series().to_dict()
-        assert points == pytest.approx(expected, rel=1e-5)
-    assert len(draw(DRAWINGS, result, "curves").to_dict()["concat"]) == 6
 
 
 def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(result):
@@ -72,11 +46,10 @@ def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(res
     for layer, head in np.ndindex(3, 4):
         rows = [row for row in shown if (row["layer"], row["head"]) == (layer, head)]
         data = result.head(layer, head)
-        for name in ("change", "rest"):
-            values = [row["value"] for row in rows if row["curve"] == CURVE[name]]
-            there = [value for value in values if value is not None]
-            assert there == pytest.approx(known(data[name]), rel=1e-5)
-        ends = [row for row in rows if row["curve"] == CURVE["length"]]
+        for variable in CURVE[:2]:
+            values = [row["value"] for row in rows if row["curve"] == variable.heading]
+            assert values == pytest.approx(known(data[variable.name]), rel=1e-5)
+        ends = [row for row in rows if row["curve"] == CURVE[2].heading]
         if (layer, head) == (1, 1):
             assert ends == []
             continue
@@ -91,6 +64,6 @@ def test_the_explorer_starts_at_an_open_end_and_has_the_curves_of_every_head(res
 
 def test_nothing_is_offered_before_a_passage_is_complete(result):
     empty = replace(result, data=result.data.drop_vars("length").assign_attrs(cells="[]"))
-    assert offered(DRAWINGS, empty) == []
-    with pytest.raises(InputError, match="no passage of the run is complete"):
-        draw(DRAWINGS, empty)
+    assert empty.charts() == {}
+    with pytest.raises(InputError, match="there is no chart yet: Nothing has been measured yet"):
+        empty.plot()

@@ -11,17 +11,14 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from click.testing import CliRunner
 
 import esscher
-from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.studies.context.measure import SINKS, layer_changes
 from esscher.studies.context.saturation import saturation
 from esscher.studies.context.view import count_done
 from tests.engine.cache.inputs import layer_inputs
-from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
-from tests.engine.models.tiny import tiny_model
+from tests.engine.models.folders import random_words, tiny
 
 #: A limit that nothing reaches.
 FAR = 1e30
@@ -171,61 +168,34 @@ def test_heads_are_counted_by_their_intervals(result: Any) -> None:
     assert count_done(replace(result, data=data), 64) == (1, 2, 3)
 
 
-def saved(folder: Path, name: str, **options: object) -> list[str]:
-    """A tiny decoder with a text, and the words of the command that asks for its contexts."""
-    loaded = tiny_model(name, max_position_embeddings=256, **options)
-    loaded.model.save_pretrained(folder / "model")
-    decoder_tokenizer().save_pretrained(folder / "model")
-    rng = np.random.default_rng(0)
-    (folder / "text.txt").write_text(" ".join(rng.choice(WORDS, size=900)))
-    return ["context", str(folder / "model"), "--text", str(folder / "text.txt")]
-
-
-def test_a_tiny_decoder_from_the_command_line(tmp_path: Path) -> None:
-    asked = saved(tmp_path, "llama")
-    asked += ["--context", "128", "--passages", "3", "--out", str(tmp_path / "run")]
-    result = CliRunner().invoke(main, asked)
-    assert result.exit_code == 0, result.output
-    assert "heads have seen enough after" in result.output
-    printed = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)
-    assert printed["labels"]["context"] == [32, 64, 128]
-    assert printed["variables"]["length"]["axes"] == ["layer", "head", "bound"]
-    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
-    assert printed["headline"] in shown.output
-    for wrong, said in (
-        (["--budget", "0.5"], "No such option"),
-        (["--passages", "0"], "passages is 0"),
-        (["--context", "250"], "longest possible context is 193"),
-        (["--tolerance", "2"], "tolerance is 2"),
-        (["--context", "9"], "at least 16"),
-    ):
-        refused = CliRunner().invoke(main, [*asked[:-2], *wrong])
-        assert refused.exit_code == 2
-        assert said in refused.output.replace("\n", " ")
-
-
-def strict(text: str) -> dict[str, Any]:
-    """JSON without Infinity and NaN."""
-
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} in JSON")
-
-    return dict(json.loads(text, parse_constant=refuse))
-
-
 @pytest.mark.parametrize(("name", "window"), [("llama", None), ("mistral", 50)])
 def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_path: Path) -> None:
-    asked = saved(tmp_path, name, **({} if window is None else {"sliding_window": window}))
-    asked += ["--passages", "2", "--tolerance", "0.01", "--out", str(tmp_path / "run")]
-    printed = strict(CliRunner().invoke(main, [*asked, "--json"]).stdout)
+    options = {} if window is None else {"sliding_window": window}
+    loaded = tiny(name, max_position_embeddings=256, **options)
+    result = esscher.context(loaded, [random_words(900)], passages=2, tolerance=0.01)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.setup.settings.context == 193
     limit = 256 if window is None else window
-    assert printed["configuration"]["context"] == 193
-    result = esscher.load(tmp_path / "run")
     assert (result["limit"] == limit).all()
     assert float(result["length"].max()) <= limit
     frame = result.table()
-    assert (frame["length"].isna() == frame["note"].str.startswith("still changing")).all()
+    assert (frame["length"].isna() == (frame["note"] == "still changing")).all()
     assert (frame["extrapolated"] == (frame["note"] == "extrapolated")).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"passages": 0}, "passages is 0"),
+        ({"context": 250}, "longest possible context is 193"),
+        ({"tolerance": 2}, "tolerance is 2"),
+        ({"context": 9}, "at least 16"),
+    ],
+)
+def test_bad_input(options: dict[str, Any], said: str) -> None:
+    loaded = tiny("llama", max_position_embeddings=256)
+    with pytest.raises(InputError, match=said):
+        esscher.context(loaded, [random_words(900)], **options)
 
 
 def test_encoders_are_refused() -> None:

@@ -29,7 +29,7 @@ from esscher.studies.deep.stack import (
     push_tokens,
     random_stack,
 )
-from esscher.studies.deep.study import LimitCheck
+from esscher.studies.deep.study import StackData
 
 SIZES = (256, 512)
 
@@ -37,7 +37,7 @@ SIZES = (256, 512)
 def compared(limits, recursion, doubt=None):
     """What the limits of some replicates say of a recursion."""
     depth, entries = limits.shape[1:]
-    data = LimitCheck.new(layer=range(depth), entry=range(entries))
+    data = StackData.new(layer=range(depth), entry=range(entries))
     compare_with_recursion(data, limits, recursion, doubt or [None] * depth)
     return data
 
@@ -100,7 +100,7 @@ def test_noise_that_agrees_with_anything_is_no_verdict():
 
 def test_every_layer_has_the_horizon_and_the_size(depth_12):
     _, limit, _ = depth_12
-    np.testing.assert_allclose([h[0] for h in limit.horizons], 0.5, rtol=1e-9)
+    np.testing.assert_allclose(limit.horizons, 0.5, rtol=1e-9)
     squares = np.sum(limit.means**2, axis=1) + np.trace(limit.covariances, axis1=1, axis2=2)
     np.testing.assert_allclose(squares, 6.0, rtol=1e-9)
     assert np.linalg.norm(limit.means[-1]) > 0.1
@@ -112,8 +112,8 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
     tokens = random_stream(0, "test tokens").standard_normal((300, 4))
     found = [errors["map"] for errors, _ in layer_errors(stack, limit, tokens, "float64")]
     x, exact, scale, law = tokens, tokens, 1.0, Gaussian(dim=4)
-    for i, layer in enumerate(stack.layers):
-        head, output = layer.heads[0], layer.output[0]
+    for i, layer in enumerate(stack):
+        head, output = layer.head, layer.output
         factor = layer.residual
         # the same layer with residual 1, for tokens that were never scaled back
         tilts, keys, values = head.tokens(x * scale)
@@ -137,8 +137,8 @@ def test_tokens_against_a_dense_softmax():
     for layer, whole in zip(limit.maps, depth_maps(limit), strict=True):
         pushed = layer(pushed)
         np.testing.assert_allclose(whole(x), pushed, rtol=1e-10, atol=1e-12)
-    for layer, pushed in zip(stack.layers, push_tokens(stack, x.copy(), "float64"), strict=True):
-        head, output = layer.heads[0], layer.output[0]
+    for layer, pushed in zip(stack, push_tokens(stack, x.copy(), "float64"), strict=True):
+        head, output = layer.head, layer.output
         logits = x @ head.A.T + head.a
         weights = np.exp(logits @ x.T)
         weights /= weights.sum(axis=1, keepdims=True)
@@ -149,9 +149,9 @@ def test_tokens_against_a_dense_softmax():
 def test_layers_do_not_depend_on_depth():
     short, _ = random_stack(2, 4, 0.7, seed=5)
     long, _ = random_stack(6, 4, 0.7, seed=5)
-    for a, b in zip(short.layers, long.layers, strict=False):
-        np.testing.assert_array_equal(a.output[0], b.output[0])
-        np.testing.assert_array_equal(a.heads[0].query_weight, b.heads[0].query_weight)
+    for a, b in zip(short, long, strict=False):
+        np.testing.assert_array_equal(a.output, b.output)
+        np.testing.assert_array_equal(a.head.query_weight, b.head.query_weight)
 
 
 def test_a_collapse_is_said():
@@ -188,11 +188,10 @@ def test_deep_on_a_stack(tmp_path):
     assert len(found.table("errors")) == 3 * 3 * 4
     assert len(found.table("limit")) == 3
     xr.testing.assert_identical(esscher.load(out).data, data)
-    # a replicate that is gone is computed again, to the same; two workers do, too
+    # a replicate that is gone is computed again, to the same
     (out / "parts" / "replicate-5.safetensors").unlink()
     assert not esscher.load(out).complete
     xr.testing.assert_equal(esscher.deep_stack(out=out, **options).data, data)
-    xr.testing.assert_equal(esscher.deep_stack(workers=2, **options).data, data)
 
 
 def test_one_replicate_has_no_intervals():

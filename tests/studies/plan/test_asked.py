@@ -9,8 +9,7 @@ import esscher
 from esscher.core.dataset_file import from_bytes
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import ObservedPrompt
-from esscher.engine.text.tasks.asking import ask
-from esscher.engine.text.tasks.items import task_items
+from esscher.engine.text.items import ask, task_item
 from esscher.studies.plan.study import PUBLISHED
 from tests.studies.plan.small import prose, roomy
 
@@ -64,10 +63,10 @@ def test_every_configuration_is_asked(asked):
 
 def test_an_item_is_answered_from_a_cache_of_its_text(asked):
     loaded, stored = roomy(), part(asked, "needle-0")
-    (item,) = task_items(loaded, "needle", 1, 224, seed=0)
+    item = task_item(loaded, "needle", 0, 224)
     assert (stored["haystack"].item(), stored["answer"].item()) == ("noise", item.answer)
     prompt = ObservedPrompt(loaded, item.context, asked.plan.keeping)
-    reply, dense = ask(loaded, prompt.cache, item), stored.sel(configuration="dense")
+    (reply,), dense = ask(loaded, prompt.cache, item), stored.sel(configuration="dense")
     assert dense["reply"].item() == reply.text
     assert dense["log_probability"].item() == pytest.approx(reply.log_probability, abs=1e-5)
 

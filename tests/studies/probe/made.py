@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from esscher.math.statistics.records import ByMetric
+from esscher.math.statistics.intervals import ByMetric
 from esscher.studies.probe.result import PredictedError, ProbeHead
 from tests.runs.made import SIZES, make
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from esscher.engine.sampled.layer import LayerMeasurement
-from esscher.math.statistics.records import ByMetric
+from esscher.math.statistics.intervals import ByMetric
 from esscher.studies.probe.assemble import average, combine
 from esscher.studies.probe.result import HeadStatistics
 from tests.runs.made import SIZES

@@ -24,7 +24,7 @@ from esscher.studies.sweep.schedule import (
     slope_variance,
     spent,
 )
-from tests.studies.sweep.small import assert_same
+from tests.studies.sweep.small import assert_same, errors
 
 PRECISE: dict[str, Any] = {"precision": 0.08}
 
@@ -32,13 +32,13 @@ PRECISE: dict[str, Any] = {"precision": 0.08}
 def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
     head, sizes = esscher.gaussian_head(0.3, 1), [20, 60, 200]
     found = sweep(head, sizes, 8, 0, **PRECISE)
-    assert slope_half_widths(found.raw("mean"), found.sizes, 0).max() <= 0.08
-    assert slope_half_widths(found.raw("mean")[:, :8], found.sizes, 0).max() > 0.08
+    assert slope_half_widths(errors(found, "mean"), np.array(sizes), 0).max() <= 0.08
+    assert slope_half_widths(errors(found, "mean")[:, :8], np.array(sizes), 0).max() > 0.08
     with ThreadPoolExecutor(3) as threads:
         assert_same(found, sweep(head, sizes, 8, 0, executor=threads, **PRECISE))
     out = tmp_path / "run"
     assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
-    for path in sorted((out / "parts").glob("replicate-*.json"))[3::4]:
+    for path in sorted((out / "parts").glob("replicate-*.safetensors"))[3::4]:
         path.unlink()
     assert not load(out).complete
     assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
@@ -47,12 +47,11 @@ def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
 
 def test_precision_spends_its_work_at_small_sizes() -> None:
     found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 8, 0, **PRECISE)
-    counts = np.array(found.replicates_at_size)
+    counts = found["replicates"].values
     assert np.all(np.diff(counts) <= 0)
     assert counts[0] > 1.5 * counts[-1]
-    np.testing.assert_array_equal(np.isfinite(found.raw("map")[0]).sum(axis=0), counts)
-    assert found.table()["replicates"].tolist() == counts.tolist()
-    assert len(found.table(raw=True)) == counts.sum()
+    np.testing.assert_array_equal(np.isfinite(errors(found, "map")[0]).sum(axis=0), counts)
+    assert len(found.table("replicates")) == counts.sum()
     json.dumps(found.to_dict(), allow_nan=False)
 
 
@@ -71,9 +70,9 @@ def test_precision_that_is_not_reached_says_so() -> None:
     head = esscher.gaussian_head(0.3, 1)
     found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
     assert found.complete
-    assert "0.001 asked for" in found.notes[0]
+    assert "not to the +- 0.001 asked for" in found.headline
     work = replicate_work(np.array([20.0, 40.0]), None)
-    small, large = found.replicates_at_size
+    small, large = found["replicates"].values
     assert 9 - work[0] < large + (small - large) * work[0] <= 9
 
 
@@ -81,13 +80,13 @@ def test_the_half_width_is_that_of_the_slope() -> None:
     """Errors n^-1/2 times lognormal noise: the slope's standard error is known."""
     rng = np.random.default_rng(0)
     sizes = np.array([10.0, 100.0, 1000.0])
-    errors = sizes**-0.5 * np.exp(0.2 * rng.standard_normal((1, 400, 3)))
+    measured = sizes**-0.5 * np.exp(0.2 * rng.standard_normal((1, 400, 3)))
     x = np.log(sizes) - np.log(sizes).mean()
     relative = np.sqrt(np.expm1(0.2**2) / 400)
     expected = 1.96 * relative / np.sqrt(x @ x)
-    assert slope_half_widths(errors, sizes, 0)[0] == pytest.approx(expected, rel=0.15)
-    assert slope_half_widths(errors[:, :1], sizes, 0)[0] == np.inf
-    assert slope_half_widths(0 * errors, sizes, 0)[0] == np.inf
+    assert slope_half_widths(measured, sizes, 0)[0] == pytest.approx(expected, rel=0.15)
+    assert slope_half_widths(measured[:, :1], sizes, 0)[0] == np.inf
+    assert slope_half_widths(0 * measured, sizes, 0)[0] == np.inf
 
 
 def correlated(rng: np.random.Generator, covariance: np.ndarray, count: int) -> np.ndarray:
@@ -111,23 +110,23 @@ def test_slope_variance_is_that_of_simulated_slopes() -> None:
     x = np.log(SIZES) - weights @ np.log(SIZES)
     slopes = []
     for _ in range(4000):
-        errors = correlated(rng, COVARIANCE, 75)
+        measured = correlated(rng, COVARIANCE, 75)
         for batch in BATCHES:
-            errors[batch.start : batch.stop, batch.depth :] = np.nan
-        means = np.nanmean(errors, axis=0)
+            measured[batch.start : batch.stop, batch.depth :] = np.nan
+        means = np.nanmean(measured, axis=0)
         slopes.append((weights * x) @ np.log(means) / (weights @ x**2))
     expected = slope_variance(np.log(SIZES), counts, COVARIANCE)
     assert np.var(slopes) == pytest.approx(expected, rel=4 * np.sqrt(2 / 4000))
     # and the bootstrap, which sees one sample, agrees with it within the error of a variance
-    width = slope_half_widths(errors[None], SIZES, 0)[0]
+    width = slope_half_widths(measured[None], SIZES, 0)[0]
     assert width == pytest.approx(1.96 * np.sqrt(expected), rel=3 / np.sqrt(2 * 20))
 
 
 def test_relative_covariance_comes_from_whole_replicates() -> None:
-    errors = SIZES**-0.5 * correlated(np.random.default_rng(2), COVARIANCE, 5000)
-    whole = relative_covariance(errors)
+    measured = SIZES**-0.5 * correlated(np.random.default_rng(2), COVARIANCE, 5000)
+    whole = relative_covariance(measured)
     np.testing.assert_allclose(whole, COVARIANCE, atol=5 * 0.04 * np.sqrt(2 / 5000))
-    more = np.vstack([errors, np.where(np.arange(4) < 2, 100.0, np.nan)[None]])
+    more = np.vstack([measured, np.where(np.arange(4) < 2, 100.0, np.nan)[None]])
     np.testing.assert_array_equal(relative_covariance(more), whole)
 
 

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 import esscher
 from esscher.cli import main
+from esscher.core.dataset_file import from_bytes, to_bytes
 from esscher.runs.registry import load
+from esscher.runs.result import RESULTS
 from esscher.studies.sweep import measure
-from esscher.studies.sweep.study import hash_of
+from esscher.studies.sweep.measure import hash_of
 from tests.studies.sweep.small import assert_same, small_sweep
 
 
 def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     curve = small_sweep(tmp_path / "deep" / "run")
     folder = tmp_path / "deep" / "run"
-    results = json.loads((folder / "results.json").read_text())
-    assert results["complete"] is True
-    assert results["scales"][1]["map"]["mean"] == curve.mean("map")[1].tolist()
-    assert len(list((folder / "parts").glob("replicate-*.json"))) == 4
+    assert len(list((folder / "parts").glob("replicate-*.safetensors"))) == 4
+    assert (folder / RESULTS).exists()
     assert "ended: 4 of 4 replicates" in (folder / "run.log").read_text()
     assert_same(curve, load(folder))
     assert load(folder).complete
@@ -38,8 +37,8 @@ def test_resuming_computes_only_what_is_missing(
 ) -> None:
     first = small_sweep(tmp_path / "run")
     parts = tmp_path / "run" / "parts"
-    (parts / "replicate-000001.parquet").unlink()
-    (parts / ".replicate-000002.parquet.77.tmp").write_bytes(b"half")
+    (parts / "replicate-000001.safetensors").unlink()
+    (parts / ".replicate-000002.safetensors.77.tmp").write_bytes(b"half")
     assert not load(tmp_path / "run").complete
     measured = []
     original = measure.measure_replicate
@@ -81,32 +80,32 @@ def test_another_configuration_is_refused(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda table: table.assign(n=table["n"] + 1), "rows are not those of replicate 1"),
-        (lambda table: table.assign(replicate=0), "rows are not those of replicate 1"),
-        (lambda table: table.drop(columns="map"), "no column 'map'"),
-        (lambda table: table.iloc[1:], "rows are not those of replicate 1"),
-        (lambda table: table.assign(cov="x"), "'cov' holds no numbers"),
-        (lambda table: table.assign(cov=-1.0), "no errors at its 2 sizes"),
-        (lambda table: table.assign(cov=np.nan), "no errors at its 2 sizes"),
+        (lambda cell: cell.assign_coords(size=[8, 21]), "labels of 'size'"),
+        (lambda cell: cell.assign_coords(replicate=[0]), "labels of 'replicate'"),
+        (lambda cell: cell.drop_vars("error"), "error is missing"),
+        (lambda cell: cell.isel(alpha=[0]), "labels of 'alpha'"),
+        (lambda cell: cell - 10.0, "no errors at its first 2 sizes"),
+        (lambda cell: cell * np.nan, "no errors at its first 0 sizes"),
+        (lambda cell: cell.where(cell["size"] > 8), "no errors at its first 1 sizes"),
+        (lambda cell: cell / 0.0, "error holds an infinite number"),
     ],
 )
-def test_a_table_that_is_no_replicate_is_noticed(
-    tmp_path: Path, change: Callable[[pd.DataFrame], pd.DataFrame], words: str
+def test_a_file_that_is_no_replicate_is_noticed(
+    tmp_path: Path, change: Callable[[xr.Dataset], xr.Dataset], words: str
 ) -> None:
+    """Whatever its checksum."""
     small_sweep(tmp_path / "run", 2)
-    (tmp_path / "run" / "results.json").unlink()
-    path = tmp_path / "run" / "parts" / "replicate-000001.parquet"
-    change(pd.read_parquet(path)).to_parquet(path, index=False)
-    about = json.loads(path.with_suffix(".json").read_text())
-    about["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps(about))
-    with pytest.raises(esscher.InputError, match=f"replicate-000001.json is damaged.*{words}"):
+    (tmp_path / "run" / RESULTS).unlink()
+    path = tmp_path / "run" / "parts" / "replicate-000001.safetensors"
+    cell = from_bytes(path.read_bytes(), "")
+    path.write_bytes(to_bytes(change(cell).assign_attrs(cell.attrs)))
+    with pytest.raises(esscher.InputError, match=f"{path.name} is damaged.*{words}"):
         load(tmp_path / "run")
 
 
 def test_other_damage_is_a_clear_error(tmp_path: Path) -> None:
     small_sweep(tmp_path / "run", 2, predict=True)
-    for name in ("parts/predictions.json", "parts/limit.json", "config.json"):
+    for name in ("parts/predictions.safetensors", "parts/limit.safetensors", "config.json"):
         path = tmp_path / "run" / name
         path.write_bytes(path.read_bytes()[:-40])
         with pytest.raises(esscher.InputError, match=f"{name} is damaged"):
@@ -114,24 +113,16 @@ def test_other_damage_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["limit", "predictions"])
-def test_what_stands_beside_the_replicates_is_computed_again(tmp_path: Path, name: str) -> None:
+def test_cells_beside_the_replicates_are_computed_again(tmp_path: Path, name: str) -> None:
     law = esscher.law_head(esscher.laws.standard_law("mixture", 2), horizon=0.5)
     first = small_sweep(tmp_path / "run", 2, head=law, predict=True)
-    assert "sampling" in first.notes[0]
-    before = (tmp_path / "run" / "parts" / f"{name}.json").read_text()
-    (tmp_path / "run" / "parts" / f"{name}.json").unlink()
+    path = tmp_path / "run" / "parts" / f"{name}.safetensors"
+    before = path.read_bytes()
+    path.unlink()
+    assert not load(tmp_path / "run").complete
     again = small_sweep(tmp_path / "run", 2, head=law, predict=True)
-    assert (tmp_path / "run" / "parts" / f"{name}.json").read_text() == before
-    assert again.to_dict() == first.to_dict()
-
-
-def test_versions_that_changed_on_the_way_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_sweep(tmp_path / "run", 2)
-    monkeypatch.setattr(measure, "versions", lambda: {"numpy": "9.9"})
-    curve = small_sweep(tmp_path / "run", 3)
-    assert any("different versions" in note for note in curve.notes)
+    assert path.read_bytes() == before
+    assert again.data.identical(first.data)
 
 
 def test_the_hash_sees_every_number_and_no_cache() -> None:
@@ -150,8 +141,8 @@ def test_the_hash_sees_every_number_and_no_cache() -> None:
 def test_a_sweep_with_nothing_stored_is_shown(tmp_path: Path) -> None:
     """As after a full disk before the first replicate."""
     small_sweep(tmp_path / "run")
-    for path in [tmp_path / "run/results.json", *(tmp_path / "run/parts").glob("replicate-*")]:
+    for path in [tmp_path / "run" / RESULTS, *(tmp_path / "run/parts").glob("replicate-*")]:
         path.unlink()
     done = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    assert "0 replicates (not complete)" in done.output
+    assert "Nothing has been measured yet." in done.output

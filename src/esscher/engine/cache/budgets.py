@@ -16,7 +16,7 @@ from esscher.core.codec import Record
 from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, EXACT, Bits, list_bytes
-from esscher.engine.models.record import ModelRecord, compare_weights, type_difference
+from esscher.engine.models.outline import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
     from esscher.engine.models.loaded import LoadedModel

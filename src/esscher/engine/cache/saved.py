@@ -33,8 +33,7 @@ from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.scores import WINDOW
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import RecentQueries, RunningScores
-from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.record import tensor_hash
+from esscher.engine.models.loaded import LoadedModel, tensor_hash, wrap_model
 from esscher.engine.models.transformers_library import transformers_module
 
 #: Version of the file; another one is refused. Files before version 5 have no codes.

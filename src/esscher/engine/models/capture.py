@@ -328,41 +328,6 @@ def attention_override(
             yield
 
 
-@contextlib.contextmanager
-def capturing(
-    loaded: LoadedModel,
-    sink: Callable[[LayerInputs], object],
-    *,
-    layers: Sequence[int] | None = None,
-) -> Iterator[None]:
-    """Hand the queries, keys, values and output of some layers to ``sink``, within a block.
-
-    Used like this::
-
-        with capturing(loaded, lambda seen: print(seen.layer, seen.q.shape)):
-            loaded.model(**batch)
-
-    The sink is called once per layer and call of the model, while the model runs. Nothing is kept
-    but what the sink keeps. The output is bit for bit that of the model.
-
-    Parameters
-    ----------
-    loaded
-        The model.
-    sink
-        Takes :class:`LayerInputs`; what it returns is ignored.
-    layers
-        Numbers of the layers; all of them if left out.
-    """
-
-    def watch(inputs: LayerInputs) -> Tensor | None:
-        sink(inputs)
-        return None
-
-    with attention_override(loaded, watch, layers=layers):
-        yield
-
-
 class _Enough(Exception):
     """Raised behind the last layer that is wanted, so that the rest need not be computed."""
 
@@ -396,5 +361,6 @@ def run_captured(
 
     ids = input_ids.to(loaded.device)
     options = {"use_cache": False} if loaded.family.decoder else {}
-    with torch.no_grad(), capturing(loaded, watch, layers=chosen), contextlib.suppress(_Enough):
+    override = attention_override(loaded, watch, layers=chosen)
+    with torch.no_grad(), override, contextlib.suppress(_Enough):
         loaded.backbone(input_ids=ids, attention_mask=torch.ones_like(ids), **options)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from esscher.engine.models.loaded import LoadedModel
-    from esscher.engine.models.record import ModelRecord
+    from esscher.engine.models.outline import ModelRecord
 
 #: What studies take for a model: its name or folder, a loaded one, or transformers' own. Once it is
 #: chosen and read, a choice and a record stand in its place.
@@ -49,7 +49,7 @@ class ModelChoice:
     ----------
     model
         Name, folder or file; a loaded model; or one of transformers' own in memory.
-    device, dtype, revision, allow_pickle, allow_remote_code
+    device, dtype, revision
         As :func:`esscher.load_model` takes them; of no use for a model in memory.
     weight_hash
         Hash of the weights that a worker has to find under this name; empty if any will do.
@@ -59,8 +59,6 @@ class ModelChoice:
     device: str = "cpu"
     dtype: str = "float32"
     revision: str | None = None
-    allow_pickle: bool = False
-    allow_remote_code: bool = False
     weight_hash: str = ""
 
     def __post_init__(self) -> None:
@@ -93,9 +91,7 @@ class ModelChoice:
             When there is no such model, or it is not supported.
         """
         if self.by_name:
-            outline = outline_of(
-                str(self.model), revision=self.revision, allow_remote_code=self.allow_remote_code
-            )
+            outline = outline_of(str(self.model), revision=self.revision)
             return replace(outline, weights=self.dtype)
         return self._in_memory.outline
 
@@ -110,8 +106,6 @@ class ModelChoice:
             device=self.device,
             dtype=self.dtype,
             revision=self.revision,
-            allow_pickle=self.allow_pickle,
-            allow_remote_code=self.allow_remote_code,
         )
 
     def for_tasks(

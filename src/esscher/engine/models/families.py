@@ -123,7 +123,13 @@ class Family:
 
     def maps(self, block: Any) -> list[tuple[Tensor, Tensor | None]]:
         """Weights and biases of queries, keys, values and output; matrices act from the left."""
-        return [(module.weight, module.bias) for module in self.projection_modules(block)]
+        modules = self.projection_modules(block)
+        if len(modules) == 4:
+            return [(module.weight, module.bias) for module in modules]
+        # GPT-2: three thirds of one matrix, and the output matrix; both act from the right
+        inner, output = modules
+        thirds = zip(inner.weight.T.chunk(3, dim=0), inner.bias.chunk(3, dim=0), strict=True)
+        return [*thirds, (output.weight.T, output.bias)]
 
     def backbone(self, model: Any) -> Any:
         """The part of the model that all attention happens in, without a head on top."""
@@ -197,24 +203,6 @@ class BigBird(Family):
                 holder.attention_type = kind
             for block, module in zip(self.blocks(model), inner, strict=True):
                 block.attention.self = module
-
-
-class Gpt2(Family):
-    """GPT-2: learned positions, one matrix for queries, keys and values."""
-
-    def maps(self, block: Any) -> list[tuple[Tensor, Tensor | None]]:
-        """Three thirds of one matrix, and the output matrix; both act from the right."""
-        inner, output = self.projection_modules(block)
-        thirds = zip(inner.weight.T.chunk(3, dim=0), inner.bias.chunk(3, dim=0), strict=True)
-        return [*thirds, (output.weight.T, output.bias)]
-
-    def own_attention(self, module: Any, implementation: str) -> Callable[..., Any]:
-        """The interface's function, but for models that ask for logits in 32 bits."""
-        if implementation == "eager" and module.reorder_and_upcast_attn:
-            return lambda module, query, key, value, mask, **_: module._upcast_and_reordered_attn(
-                query, key, value, mask
-            )
-        return super().own_attention(module, implementation)
 
 
 #: Architectures whose heads are equal parts of a token unless they say otherwise.
@@ -316,7 +304,7 @@ FAMILIES: tuple[Family, ...] = (
         padding=1,  # whatever the padding token is
         hooked=("hidden_states", "attention_mask", "position_bias"),
     ),
-    Gpt2(
+    Family(
         name="GPT-2",
         model_types=("gpt2",),
         decoder=True,

@@ -20,29 +20,26 @@ from typing import Any
 import torch
 
 from esscher.core.errors import InputError
-from esscher.core.untrusted import SMALL, open_regular
-from esscher.engine.models.families import Family, family_of
-from esscher.engine.models.gguf import gguf_read_once, read_gguf_metadata
+from esscher.core.untrusted import first_line
+from esscher.engine.models.families import Family
 from esscher.engine.models.loaded import LoadedModel, wrap_model
-from esscher.engine.models.outline import check_dtype
+from esscher.engine.models.outline import check_dtype, described
 from esscher.engine.models.sources import (
     ModelSource,
     check_fields,
-    check_layers,
     check_weight_file,
-    fields_of,
     find_model,
+    gguf_read_once,
     read_config,
+    read_gguf_metadata,
 )
 from esscher.engine.models.transformers_library import quiet, transformers_module
 
-#: A model may have so many times the numbers that its files hold, and some more: parts that files
-#: leave out, such as a pooler, and tables that are computed.
-TIMES, MORE = 2, 2**24
+#: A model may have so many numbers more than its files hold: parts that files leave out, such as a
+#: pooler, and tables that are computed.
+MORE = 2**24
 #: Weights that a message names.
 NAMED = 3
-#: Fields that give the number of layers; each layer has at least one tensor.
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -53,8 +50,6 @@ def load_model(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
-    allow_pickle: bool = False,
-    allow_remote_code: bool = False,
 ) -> LoadedModel:
     """Load a model with its tokenizer.
 
@@ -69,10 +64,6 @@ def load_model(
         Type of the weights; attention is measured in what the model computes in.
     revision
         Branch, tag or commit of a model on the hub.
-    allow_pickle
-        Also accept weights stored as pickles, which can run any code when they are read.
-    allow_remote_code
-        Also run code that comes with the model.
 
     Raises
     ------
@@ -81,23 +72,23 @@ def load_model(
     """
     check_dtype(dtype)
     place = as_device(device)
-    source = find_model(name, revision=revision, allow_remote_code=allow_remote_code)
-    stored = _stored_numbers(source, allow_pickle=allow_pickle)
+    source = find_model(name, revision=revision)
+    most = _most_numbers(source)
     transformers = transformers_module()
     reading = contextlib.nullcontext() if source.gguf is None else gguf_read_once()
     with reading, quiet():
         config = load_config(source)
-        family = family_of(config.model_type, source.name)
+        family = described(source.name, config.to_dict()).family
         auto = transformers.AutoModelForCausalLM if family.decoder else transformers.AutoModel
         with _blaming("weights", source), torch.device("meta"):
             shapes = _shapes(auto.from_config(copy.deepcopy(config)))
-        total = _numbers_in(shapes)
-        if stored is not None and total > TIMES * stored + MORE:
+        total = sum(map(math.prod, shapes.values()))
+        if most is not None and total > most + MORE:
             largest = max(shapes, key=lambda key: math.prod(shapes[key]))
             sizes = " x ".join(f"{n:,}" for n in shapes[largest])
             raise InputError(
                 f"the configuration of {name!r} asks for {total:,} numbers ({largest!r} alone is "
-                f"{sizes}), but the weights hold {stored:,}; the files do not match, or are "
+                f"{sizes}), and its weights have at most {most:,}; the files do not match, or are "
                 "incomplete"
             )
         options = _options(source) | {
@@ -108,57 +99,35 @@ def load_model(
             "output_loading_info": True,
         }
         if source.gguf is None:
-            options["use_safetensors"] = None if allow_pickle else True
+            options["use_safetensors"] = True
         if getattr(config, "attn_logit_softcapping", None) is not None:
             options["attn_implementation"] = "eager"  # the fast kernels have no soft cap
         tokenizer = load_tokenizer(source)
-        with _blaming("weights", source, safetensors_only=not allow_pickle):
+        with _blaming("weights", source):
             model, info = auto.from_pretrained(source.location, **options)
         check_complete(model, family, info, shapes, source.name)
         quantizer = getattr(model, "hf_quantizer", None)
         if source.gguf is not None and quantizer is not None:
             # the weights of a GGUF file were unpacked, and can be saved and changed
             quantizer.remove_quantization_config(model)
-        known = len(model.get_input_embeddings().weight)
-        with _blaming("tokenizer", source):
-            frame = max(tokenizer("", verbose=False)["input_ids"], default=0)
-        if not 0 <= frame < known:
-            raise InputError(
-                f"the tokenizer of {source.name!r} frames texts with token {frame}, but the model "
-                f"knows only {known}; they do not match"
-            )
         try:
             model.requires_grad_(False).to(place)
         except (RuntimeError, AssertionError) as error:
-            raise InputError(f"cannot put {name!r} on {device!r}: {_first_line(error)}") from error
-    cached = source.cached_config()
-    return wrap_model(
-        model,
-        tokenizer,
-        name=source.name,
-        provenance={
-            "source": source.kind,
-            "location": source.location if source.kind == "hub" else Path(source.location).name,
-            "file": source.gguf,
-            "revision": revision,
-            "commit": None if cached is None else cached.parent.name,  # a folder of the cache
-            "dtype": dtype,
-            "device": str(place),
-        },
-    )
+            raise InputError(f"cannot put {name!r} on {device!r}: {_reason(error)}") from error
+    return wrap_model(model, tokenizer, name=source.name)
 
 
 def load_config(source: ModelSource) -> Any:
     """The configuration of a model, by transformers; its weights are not read."""
     if source.gguf is not None:
-        _gguf_shapes(source)
+        read_gguf_metadata(Path(source.location) / source.gguf)
         for package in ("gguf", "accelerate"):
             transformers_module(package)
     factory = transformers_module().AutoConfig
     with quiet(), _blaming("configuration", source):
         config = factory.from_pretrained(source.location, **_options(source))
     if (file := source.cached_config()) is not None:
-        check_fields(file, allow_remote_code=source.allow_remote_code)
+        check_fields(file)
     return config
 
 
@@ -252,30 +221,28 @@ def as_device(device: str) -> torch.device:
         place = torch.device(device)
         torch.empty(1, device=place)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise InputError(f"device {device!r} cannot be used: {_first_line(error)}") from error
+        raise InputError(f"device {device!r} cannot be used: {_reason(error)}") from error
     return place
 
 
-def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
-    """Numbers that the weight files hold; None for a model on the hub, whose files are not here.
+def _most_numbers(source: ModelSource) -> int | None:
+    """Numbers that the weight files can hold; None for a model on the hub, not here yet.
 
-    Checks that a folder's weights are safetensors, and that their headers can be read.
+    Checks that a folder's weights are safetensors.
     """
+    folder = Path(source.location)
     if source.kind == "hub":
         return None
-    if source.gguf is not None:
-        return _numbers_in(_gguf_shapes(source))
-    folder = Path(source.location)
+    if source.gguf is not None:  # a number takes more than a bit, however it is packed
+        return 8 * (folder / source.gguf).stat().st_size
     files = sorted(folder.glob("*.safetensors"))
-    pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
-    if allow_pickle and not files:
-        return sum(path.stat().st_size for path in pickles)  # a number takes a byte or more
     if not files:
+        pickles = sorted((*folder.glob("*.bin"), *folder.glob("*.pt")))
         if pickles:
             raise InputError(
                 f"the weights of {source.name!r} are pickles ({pickles[0].name}), which can run "
-                "any code when they are read; in Python allow_pickle=True, if you trust their "
-                "source, or convert them to safetensors"
+                "any code when they are read; convert them to safetensors, or load the model with "
+                "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
         raise InputError(f"the folder {source.name!r} has no weights (no .safetensors file)")
     for index in sorted(folder.glob("*.safetensors.index.json")):
@@ -284,38 +251,7 @@ def _stored_numbers(source: ModelSource, *, allow_pickle: bool) -> int | None:
             raise InputError(f"{index} has no weight_map; copy the model again")
         for file in set(map(str, names.values())):
             check_weight_file(file, str(index))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in files:
-        with open_regular(path) as opened:
-            length = int.from_bytes(opened.read(8), "little")
-        if length > SMALL:  # more than any list of tensors takes
-            raise InputError(
-                f"{path} is damaged: its header has {length:,} bytes, and at most "
-                f"{SMALL:,} are read; copy or download it again"
-            )
-        try:
-            with transformers_module("safetensors").safe_open(str(path), framework="pt") as tensors:
-                names = tensors.keys()
-                shapes |= {key: tuple(tensors.get_slice(key).get_shape()) for key in names}
-        except Exception as error:
-            raise InputError(
-                f"{path} is damaged: {_first_line(error)}; copy or download it again"
-            ) from error
-    for field, value in fields_of(read_config(folder / "config.json")):
-        if field[-1] in LAYERS and isinstance(value, int):
-            check_layers(value, len(shapes), f"{folder / 'config.json'}: {'.'.join(field)}")
-    return _numbers_in(shapes)
-
-
-def _gguf_shapes(source: ModelSource) -> Shapes:
-    """Shapes of the tensors of a GGUF file, whose header must not promise more layers."""
-    path = Path(source.location) / str(source.gguf)
-    header = read_gguf_metadata(path)
-    layers = header.number("block_count")
-    if layers is not None:
-        place = f"{path} cannot be loaded: {header.architecture}.block_count"
-        check_layers(layers, len(header.tensors), place)
-    return header.tensors
+    return sum(path.stat().st_size for path in files)
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
@@ -324,14 +260,10 @@ def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in tensors}
 
 
-def _numbers_in(shapes: Shapes) -> int:
-    return sum(map(math.prod, shapes.values()))
-
-
 def _options(source: ModelSource) -> dict[str, Any]:
     """Arguments of every ``from_pretrained`` of a model."""
     options: dict[str, Any] = {
-        "trust_remote_code": source.allow_remote_code,
+        "trust_remote_code": False,
         "local_files_only": source.kind != "hub" or _offline(),
     }
     if source.revision is not None:
@@ -350,7 +282,7 @@ def _offline() -> bool:
 
 
 @contextlib.contextmanager
-def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) -> Iterator[None]:
+def _blaming(part: str, source: ModelSource) -> Iterator[None]:
     """Within the block, whatever goes wrong in transformers is an error of the model's files."""
     try:
         yield
@@ -362,13 +294,11 @@ def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) 
             raise
         if isinstance(error, MemoryError):
             remedy = "it needs more memory than there is"
-        elif "trust_remote_code" in str(error):
+        elif "trust_remote_code" in str(error) or "safetensors" in str(error):
             remedy = (
-                "it comes with its own code; in Python allow_remote_code=True, if you trust its "
-                "authors"
+                "only safetensors are read, and no code of a model is run; load it with "
+                "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
-        elif safetensors_only and "safetensors" in str(error):
-            remedy = "only safetensors are read, unless allow_pickle=True in Python"
         elif source.kind == "hub" and _offline():
             remedy = (
                 "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to "
@@ -379,10 +309,9 @@ def _blaming(part: str, source: ModelSource, *, safetensors_only: bool = False) 
         else:
             remedy = "its files are damaged or incomplete; copy or install the model again"
         raise InputError(
-            f"the {part} of {source.name!r} cannot be loaded: {_first_line(error)} ({remedy})"
+            f"the {part} of {source.name!r} cannot be loaded: {_reason(error)} ({remedy})"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

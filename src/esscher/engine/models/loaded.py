@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from esscher.core.errors import InputError
 from esscher.engine.models.families import family_of
-from esscher.engine.models.outline import Outline, described
-from esscher.engine.models.record import ModelRecord, computed_once, tensor_hash, weight_sample
+from esscher.engine.models.outline import ModelRecord, Outline, described
 
 #: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
+#: Weights of which a sample consists.
+SAMPLED = 64
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -31,14 +37,11 @@ class LoadedModel(Outline):
         Its tokenizer; None only for a model that was handed in without one.
     delimiter_ids
         Token ids of delimiters: beginning and end of text, separators, padding.
-    provenance
-        Where it came from: source, revision, commit.
     """
 
     model: Any
     tokenizer: Any
     delimiter_ids: frozenset[int]
-    provenance: Mapping[str, Any]
 
     # two models with the same outline are two models
     __eq__ = object.__eq__
@@ -100,13 +103,7 @@ class LoadedModel(Outline):
         )
 
 
-def wrap_model(
-    model: Any,
-    tokenizer: Any = None,
-    *,
-    name: str | None = None,
-    provenance: Mapping[str, Any] | None = None,
-) -> LoadedModel:
+def wrap_model(model: Any, tokenizer: Any = None, *, name: str | None = None) -> LoadedModel:
     """Look at a transformers model that is in memory already; it is put into evaluation mode.
 
     Raises
@@ -143,7 +140,6 @@ def wrap_model(
         model=model,
         tokenizer=tokenizer,
         delimiter_ids=frozenset(delimiters),
-        provenance={"name": title, **(provenance or {})},
     )
 
 
@@ -163,3 +159,70 @@ def _check_finite(model: Any, name: str) -> None:
                 f"the model {name!r} has weights that are not finite: {bad} of {finite.numel()} "
                 f"in {key!r}; its file is damaged, or was converted to a type too small for it"
             )
+
+
+def tensor_hash(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and bits of tensors."""
+    digest = hashlib.sha256()
+    for key, tensor in sorted(tensors.items()):
+        digest.update(f"{key}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        # Viewed as bytes, since numpy does not know every type of torch.
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def weight_sample(model: Any) -> str:
+    """Some weights as 32-bit numbers, in hexadecimal digits: which ones depends on names alone.
+
+    By it, the same weights are known again in another type.
+    """
+    tensors = {
+        key: tensor
+        for key, tensor in sorted(model.state_dict().items())
+        if tensor.is_floating_point() and tensor.numel()
+    }
+    names = list(tensors)
+    chosen = []
+    for i in range(SAMPLED):
+        key = names[i * len(names) // SAMPLED]
+        flat = tensors[key].detach().reshape(-1)
+        at = int.from_bytes(hashlib.sha256(f"{key}:{i}".encode()).digest()[:8], "little")
+        chosen.append(flat[at % flat.numel()].to("cpu", torch.float32))
+    return torch.stack(chosen).numpy().astype("<f4").tobytes().hex()
+
+
+# Weights that were looked at before: hashed and checked once, not for every cache of a plan.
+#
+# A model in memory is known again by where its weights lie and how often they were written to, and
+# by a sample of them. What writes around PyTorch's count of writes (``weight.data``) is noticed by
+# the sample alone.
+
+#: What changes when weights do, and what was computed from them, by model.
+_computed: WeakKeyDictionary[Any, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
+
+
+def computed_once(model: Any, key: str, compute: Callable[[Any], T]) -> T:
+    """Return what a function computes from a model's weights; again only if they changed.
+
+    Parameters
+    ----------
+    model
+        The model.
+    key
+        Name of the result.
+    compute
+        Takes the model.
+    """
+    tensors = list(model.state_dict(keep_vars=True).values())
+    if any(tensor.is_inference() or tensor.is_meta for tensor in tensors):
+        return compute(model)  # their writes are not counted
+    state = (*((tensor.data_ptr(), tensor._version) for tensor in tensors), weight_sample(model))
+    if model not in _computed or _computed[model][0] != state:
+        _computed[model] = state, {}
+    results = _computed[model][1]
+    if key not in results:
+        results[key] = compute(model)
+    result: T = results[key]
+    return result

@@ -1,34 +1,37 @@
-"""Find a model's files, which may come from anybody; check them before transformers opens them."""
+"""Find a model's files, which may come from anybody; check them before transformers opens them.
+
+The header of a GGUF file is read here, too: it says how large a model is, without PyTorch.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
+import math
+import mmap
 import os
 import re
-import stat
-from collections.abc import Iterator
+import struct
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
-from esscher.core.untrusted import LARGE, read_json
+from esscher.core.untrusted import open_regular, read_json
 from esscher.engine.models.families import family_of
+from esscher.engine.models.transformers_library import transformers_module
 
-#: Largest whole number in a configuration: vocabularies and positions stay far below.
-LARGEST = 2**31
-#: Most labels of a classifier; transformers makes a dictionary of them.
-LABELS = 100_000
-#: Most layers of a model; the deepest have 130, and building a layer takes a millisecond.
-DEEPEST = 2000
 #: Ways to compute that are part of PyTorch and transformers; all others load code, many from a hub.
 OWN_WAYS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 #: Ends of the fields that choose such a way.
 WAYS = ("attn_implementation", "experts_implementation", "implementation_internal")
 #: Fields that put other code in the place of a model's own.
 REPLACED = ("kernel_config", "use_kernels", "fusion_config", "custom_generate")
-#: Fields that name code beside the model; it runs only if the user allows that.
+#: Fields that name code beside the model, which is not run.
 CODE = ("auto_map", "custom_pipelines")
 #: Fields of packed weights: reading them imports packages, and loads kernels from a hub.
 PACKED = ("quantization_config", "compression_config")
@@ -79,8 +82,6 @@ class ModelSource:
         Name of a GGUF file inside the folder.
     revision
         Branch, tag or commit of a model on the hub.
-    allow_remote_code
-        Whether code that comes with the model may run.
     """
 
     name: str
@@ -88,7 +89,6 @@ class ModelSource:
     location: str
     gguf: str | None = None
     revision: str | None = None
-    allow_remote_code: bool = False
 
     def cached_config(self) -> Path | None:
         """The configuration's file of a model on the hub, if it is in the local cache."""
@@ -102,9 +102,7 @@ class ModelSource:
         return Path(path) if isinstance(path, str) else None
 
 
-def find_model(
-    name: str, *, revision: str | None = None, allow_remote_code: bool = False
-) -> ModelSource:
+def find_model(name: str, *, revision: str | None = None) -> ModelSource:
     """Find a model's files by its name, and check them before anything opens them.
 
     Raises
@@ -122,12 +120,10 @@ def find_model(
         if not path.is_file():
             raise InputError(f"there is no file {text!r}; give the path of a .gguf file")
         folder = path.resolve().parent
-        check_settings(folder, allow_remote_code=allow_remote_code)
-        source = ModelSource(
-            text, "gguf", str(folder), path.name, allow_remote_code=allow_remote_code
-        )
+        check_settings(folder)
+        source = ModelSource(text, "gguf", str(folder), path.name)
     elif path.is_dir():
-        source = ModelSource(text, "folder", str(path), allow_remote_code=allow_remote_code)
+        source = ModelSource(text, "folder", str(path))
     elif path.is_file():
         raise InputError(
             f"{text!r} is a file; give the folder with the model's config.json, or a .gguf file"
@@ -135,15 +131,13 @@ def find_model(
     elif text.startswith((".", "/", "~")) or not HUB_NAME.fullmatch(text):
         raise InputError(f"there is no folder {text!r}; give a model's folder or its hub name")
     else:
-        return ModelSource(
-            text, "hub", text, revision=revision, allow_remote_code=allow_remote_code
-        )
+        return ModelSource(text, "hub", text, revision=revision)
     if revision is not None:
         raise InputError(
             f"revision is {revision!r}, but {text!r} is not a name on the hub; leave it out"
         )
     if source.kind == "folder":
-        check_model_folder(text, path, allow_remote_code=allow_remote_code)
+        check_model_folder(text, path)
     return source
 
 
@@ -178,8 +172,8 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def check_model_folder(name: str, folder: Path, *, allow_remote_code: bool) -> None:
-    """Refuse a folder that is no model, would run code, load something else, wait, or fill memory.
+def check_model_folder(name: str, folder: Path) -> None:
+    """Refuse a folder that is no model, or would run code or load something else.
 
     Raises
     ------
@@ -198,33 +192,13 @@ def check_model_folder(name: str, folder: Path, *, allow_remote_code: bool) -> N
     if not isinstance(kind, str):
         raise InputError(f"{config}: model_type is {shortened(kind)}; it must be a name")
     family_of(kind, name)  # some that transformers does not know either
-    for path in sorted(folder.iterdir()):
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise InputError(
-                f"{path} is a pipe, socket or device; remove it from the model's folder"
-            )
-        if path.suffix in (".json", ".txt", ".jinja", ".model") and status.st_size > LARGE:
-            raise InputError(f"{path} has {status.st_size:,} bytes; at most {LARGE:,} are read")
-        if path.name.startswith("shard-") and path.suffix == ".safetensors":
-            raise InputError(
-                f"{path} is a part that one process of several has saved; save the model as a whole"
-            )
-    check_settings(folder, allow_remote_code=allow_remote_code)
+    check_settings(folder)
     for field, value in fields_of(fields):
-        place = f"{config}: {'.'.join(field)}"
-        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
-            raise InputError(f"{place} is {shortened(value)}; no model has that")
-        if field[-1] == "num_labels" and isinstance(value, int) and value > LABELS:
-            raise InputError(f"{place} is {value}; at most {LABELS} are read")
         if field[-1] == "transformers_weights" and value is not None:
-            check_weight_file(value, place)
+            check_weight_file(value, f"{config}: {'.'.join(field)}")
 
 
-def check_settings(folder: Path, *, allow_remote_code: bool) -> None:
+def check_settings(folder: Path) -> None:
     """Refuse settings that would run code or load something else; also those beside a GGUF file.
 
     Raises
@@ -239,10 +213,10 @@ def check_settings(folder: Path, *, allow_remote_code: bool) -> None:
         )
     for file in SETTINGS:
         if (folder / file).exists():
-            check_fields(folder / file, allow_remote_code=allow_remote_code)
+            check_fields(folder / file)
 
 
-def check_fields(file: Path, *, allow_remote_code: bool) -> None:
+def check_fields(file: Path) -> None:
     """Refuse fields of a settings file, at any depth, that would run code or read other files.
 
     Raises
@@ -253,50 +227,24 @@ def check_fields(file: Path, *, allow_remote_code: bool) -> None:
     for path, value in fields_of(read_config(file)):
         joined = ".".join(path)
         place = f"{file}: {joined}"
-        if any(field.endswith(WAYS) for field in path) and value not in OWN_WAYS:
+        other_way = any(field.endswith(WAYS) for field in path) and value not in OWN_WAYS
+        if other_way or (value and not set(REPLACED).isdisjoint(path)):
             raise InputError(
                 f"{place} is {shortened(value)}, which would load code; remove the field"
             )
         if not value:
             continue
-        if not set(REPLACED).isdisjoint(path):
+        if not set(CODE).isdisjoint(path):
             raise InputError(
-                f"{place} is {shortened(value)}, which would load code; remove the field"
+                f"{file} names code that comes with the model ({joined}), which is not run; remove "
+                "the field if transformers knows the architecture itself, or load the model with "
+                "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
-        if not set(CODE).isdisjoint(path) and not allow_remote_code:
-            raise InputError(
-                f"{file} names code that comes with the model ({joined}); in Python "
-                "allow_remote_code=True, if you trust its authors, or remove the field if "
-                "transformers knows the architecture itself"
-            )
-        if not set(PACKED).isdisjoint(path) and not allow_remote_code:
+        if not set(PACKED).isdisjoint(path):
             raise InputError(
                 f"{place} is {shortened(value)}: the weights are packed, and unpacking them would "
-                "load code; give the model as it was before, or as a GGUF file, or in "
-                "Python allow_remote_code=True, if you trust its authors"
+                "load code; give the model as it was before, or as a GGUF file"
             )
-        if file.name == "tokenizer_config.json":
-            # other files in the place of the tokenizer's own: some versions would open them
-            field = path[0]
-            harmless = field in ("special_tokens_map_file", "added_tokens_file") or (
-                field == "tokenizer_file" and (file.parent / "tokenizer.json").exists()
-            )  # where they were made; not opened
-            is_file = field.endswith(("_file", "_files")) and isinstance(value, str)
-            if is_file and not harmless and (field == "gguf_file" or Path(value).name != value):
-                raise InputError(
-                    f"{file}: {field} is {shortened(value)}, another file; remove the field"
-                )
-
-
-def check_layers(layers: float, tensors: int, place: str) -> None:
-    """Refuse more layers than the files have tensors: transformers builds all of them first."""
-    if layers > tensors:
-        raise InputError(
-            f"{place} is {layers}, but the weights have {tensors} tensors; the files do not belong "
-            "together"
-        )
-    if layers > DEEPEST:
-        raise InputError(f"{place} is {layers}; models of at most {DEEPEST} layers are read")
 
 
 def check_weight_file(file: Any, place: str) -> None:
@@ -318,3 +266,212 @@ def fields_of(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from fields_of(value, path)
     else:
         yield path, tree
+
+
+# The header of a GGUF file: what it says about the model, and which tensors it holds.
+#
+# The file may come from anybody, and the readers of gguf and transformers make an object of every
+# entry of every list before anything can be looked at. Here the header is walked once, from front
+# to back: numbers and short strings are kept, lists are stepped over. Time and memory are bounded
+# by the bytes of the file and by the limits below.
+
+#: Tensors of a file, and entries of its metadata; large models have a few thousand and a hundred.
+TENSORS, ENTRIES = 100_000, 10_000
+#: Values in all lists: the largest vocabularies have 1.3 million, with their merges and scores.
+LISTED = 2_000_000
+#: Bytes of a name, and of a string that is kept; a chat template is longer.
+NAME, SHORT = 1024, 4096
+#: Dimensions of a tensor.
+DIMENSIONS = 4
+
+#: How numbers are stored, by their type in the file: integers, floats and booleans.
+_NUMBERS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_STRING, _LIST = 8, 9
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """The header of a GGUF file.
+
+    Attributes
+    ----------
+    metadata
+        Numbers and short strings by name, such as ``"llama.block_count"``; lists and long strings
+        are left out.
+    tensors
+        Shapes of the tensors by name, in PyTorch's order: rows first.
+    """
+
+    metadata: Mapping[str, int | float | bool | str]
+    tensors: Mapping[str, tuple[int, ...]]
+
+    @property
+    def architecture(self) -> str:
+        """Kind of the model, as llama.cpp calls it; empty if the file does not say."""
+        name = self.metadata.get("general.architecture", "")
+        return name if isinstance(name, str) else ""
+
+    def number(self, name: str) -> int | float | None:
+        """An entry that belongs to the architecture, such as ``"block_count"``; None if missing."""
+        value = self.metadata.get(f"{self.architecture}.{name}")
+        return value if isinstance(value, int | float) else None
+
+
+def read_gguf_metadata(path: Path) -> GgufHeader:
+    """Read the header of a GGUF file.
+
+    Raises
+    ------
+    InputError
+        If it is no GGUF file, or its header promises more than the file can hold.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < 24:
+            raise InputError(f"{path} cannot be loaded: it is not a GGUF file, or it is cut off")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                return _read_header(_Cursor(data))
+            except InputError as error:
+                raise InputError(f"{path} cannot be loaded: {error}") from error
+
+
+class _Cursor:
+    """A place in the file, which never goes behind its end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data, self.size, self.place = data, len(data), 0
+
+    def skip(self, length: int) -> None:
+        self.place += length
+        if self.place > self.size:
+            raise InputError("its header has no end; it is cut off: download it again")
+
+    def numbers(self, form: str) -> tuple[Any, ...]:
+        start = self.place
+        self.skip(struct.calcsize(form))
+        return struct.unpack_from(form, self.data, start)
+
+    def text(self, length: int) -> str:
+        start = self.place
+        self.skip(length)
+        try:
+            return self.data[start : self.place].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError("a string is not UTF-8; it is damaged: download it again") from error
+
+    def name(self, known: Mapping[str, object]) -> str:
+        """A name that is short, printable and new."""
+        (length,) = self.numbers("<Q")
+        if length > NAME:
+            raise InputError(f"it has a name of {length:,} bytes; at most {NAME:,} are read")
+        name = self.text(length)
+        if not name.isprintable():
+            raise InputError(f"it has the name {shortened(name)}; download it again")
+        if name in known:
+            raise InputError(f"it has {name} twice; it is damaged: download it again")
+        return name
+
+
+def _read_header(file: _Cursor) -> GgufHeader:
+    magic, version, tensor_count, entry_count = file.numbers("<4sIQQ")
+    if magic != b"GGUF" or version not in (2, 3):
+        raise InputError("it is not a GGUF file of version 2 or 3")
+    # an entry takes at least 13 bytes, a tensor's description at least 24
+    least = 24 * tensor_count + 13 * entry_count
+    if tensor_count > TENSORS or entry_count > ENTRIES or least > file.size:
+        raise InputError(
+            f"its header promises {tensor_count:,} tensors and {entry_count:,} entries, which "
+            f"{file.size:,} bytes cannot hold; it is damaged: download it again"
+        )
+    entries: dict[str, int | float | bool | str | None] = {}
+    listed = 0
+    for _ in range(entry_count):
+        name = file.name(entries)
+        entries[name] = None
+        (kind,) = file.numbers("<I")
+        length, value_kind = 1, kind
+        if kind == _LIST:
+            value_kind, length = file.numbers("<IQ")
+            listed += length
+            if listed > LISTED:
+                raise InputError(
+                    f"its lists, up to {name}, have {listed:,} values; at most {LISTED:,} are "
+                    "read: no vocabulary is that large"
+                )
+        if value_kind == _STRING:
+            for _ in range(length):
+                (size,) = file.numbers("<Q")
+                if kind == _STRING and size <= SHORT:
+                    entries[name] = file.text(size)
+                else:
+                    file.skip(size)
+        elif value_kind not in _NUMBERS:
+            raise InputError(
+                f"{name} is of type {value_kind}, which is not read; download it again"
+            )
+        elif kind == _LIST:
+            file.skip(length * struct.calcsize(_NUMBERS[value_kind]))
+        else:
+            (entries[name],) = file.numbers(_NUMBERS[kind])
+    tensors: dict[str, tuple[int, ...]] = {}
+    for _ in range(tensor_count):
+        name = file.name(tensors)
+        (dimensions,) = file.numbers("<I")
+        if dimensions > DIMENSIONS:
+            raise InputError(f"{name} has {dimensions:,} dimensions; at most {DIMENSIONS} occur")
+        tensors[name] = file.numbers(f"<{dimensions}Q")[::-1]
+        file.numbers("<IQ")  # how it is packed, and where
+    total = sum(map(math.prod, tensors.values()))
+    if total > 8 * file.size:  # a number takes more than a bit, however it is packed
+        raise InputError(
+            f"its tensors have {total:,} numbers, which {file.size:,} bytes cannot hold; it is "
+            "damaged: download it again"
+        )
+    metadata = {name: value for name, value in entries.items() if value is not None}
+    return GgufHeader(metadata, tensors)
+
+
+# Read the header of a GGUF file once while transformers loads a model from it.
+#
+# transformers reads it three times, for configuration, weights and tokenizer; every time an object
+# is made of each word of the vocabulary. It also makes the table of all tensor names once for every
+# module of the model. On SmolLM2 that was two thirds of the time it took to load.
+
+#: What is replaced belongs to the package: one model at a time.
+_ONE = threading.Lock()
+
+
+@contextlib.contextmanager
+def gguf_read_once() -> Iterator[None]:
+    """While this is entered, gguf reads a file once, and makes a table of names once."""
+    import numpy as np
+
+    gguf = transformers_module("gguf")
+    with _ONE:
+        reader, name_map = gguf.GGUFReader, gguf.get_tensor_name_map
+
+        class Reader(reader):  # type: ignore[misc, valid-type]
+            """Reads plain arrays: a slice of a ``numpy.memmap`` costs several times more."""
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                super().__setattr__(name, np.asarray(value) if name == "data" else value)
+
+        gguf.GGUFReader = functools.cache(Reader)
+        gguf.get_tensor_name_map = functools.cache(name_map)
+        try:
+            yield
+        finally:
+            gguf.GGUFReader, gguf.get_tensor_name_map = reader, name_map

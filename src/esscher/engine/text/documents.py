@@ -1,35 +1,28 @@
-"""Files and folders of text: unpacked, decoded, and checked to be text, chunk by chunk."""
+"""Files and folders of text: decoded, and checked to be text, chunk by chunk."""
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import glob
-import gzip
 import importlib
 import io
-import lzma
 import math
 import os
 import re
 import sys
 import sysconfig
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from esscher.core.codec import Hash, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.shown import shortened
 from esscher.core.untrusted import first_line, open_regular
 
 #: Bytes read at a time.
 CHUNK = 65_536
-#: How to unpack, by the end of a file's name.
-UNPACK: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-#: Files of a folder that are taken for text (also packed).
+#: Files of a folder that are taken for text.
 TEXT_ENDINGS = (
     ".txt .text .md .markdown .rst .tex .org .adoc .html .htm .xml .csv .tsv .log .py .pyi .c .h "
     ".cc .cpp .hpp .rs .go .java .kt .js .ts .jsx .tsx .rb .php .pl .sh .r .jl .lua .sql .swift "
@@ -40,57 +33,30 @@ TEXT_SUFFIXES = frozenset(TEXT_ENDINGS.split())
 
 def text_files(folder: Path) -> list[Path]:
     """Text files of a folder and its subfolders, in alphabetical order, without hidden ones."""
-    root = folder.resolve()
-    # in a folder of the hub's cache (snapshots/COMMIT), links lead to blobs
-    blobs = [place.parent / "blobs" for place in root.parents if place.name == "snapshots"]
-    paths = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            path = Path(place) / name
-            if name.startswith(".") or suffix_of(path) not in TEXT_SUFFIXES:
-                continue
-            # somebody else may have made a link that leads elsewhere
-            target = path.resolve() if path.is_symlink() else root
-            if not any(target.is_relative_to(inside) for inside in (root, *blobs)):
-                raise InputError(
-                    f"{path} is a link that leads out of the folder; copy the text into it, or "
-                    "give the file itself"
-                )
-            paths.append(path)
+    paths = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in TEXT_SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     if not paths:
         raise InputError(
             f"the folder {str(folder)!r} has no text files in it (looked for endings such as .txt, "
-            ".md, .jsonl, .parquet, .py, also packed); give a file"
+            ".md, .jsonl, .parquet, .py); give a file"
         )
     return sorted(paths, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def suffix_of(path: Path) -> str:
-    """End of a file's name, in small letters and without that of a packed file."""
-    plain = path.with_suffix("") if path.suffix.lower() in UNPACK else path
-    return plain.suffix.lower()
-
-
 def file_chunks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file, unpacked if its name says that it is packed.
+    """The bytes of a file.
 
     Raises
     ------
     InputError
-        When it cannot be read or unpacked.
+        When it cannot be read.
     """
-    unpack = UNPACK.get(path.suffix.lower())
-    try:
-        with open_regular(path) as file:
-            if unpack is None:
-                yield from stream_chunks(file)
-            else:
-                with unpack(file, "rb") as unpacked:
-                    yield from stream_chunks(unpacked)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read: {reason}; is it complete?") from error
+    with open_regular(path) as file:
+        yield from stream_chunks(file)
 
 
 def stream_chunks(stream: BinaryIO) -> Iterator[bytes]:
@@ -143,8 +109,6 @@ TABLES = {
 NAME = re.compile(
     r"hf:(?P<name>[\w.\-]+(/[\w.\-]+)?)(@(?P<config>[\w.\-]+))?(:(?P<split>[\w.\-]+))?"
 )
-#: Columns that a message names.
-NAMED = 30
 
 
 def table_rows(source: str, column: str | None) -> Iterator[str]:
@@ -185,7 +149,7 @@ def table_rows(source: str, column: str | None) -> Iterator[str]:
         open_regular(path).close()
         # a name is taken for a pattern
         files = glob.escape(str(path.resolve()))
-        place, options = (TABLES[suffix_of(path)],), {"data_files": files, "split": "train"}
+        place, options = (TABLES[path.suffix.lower()],), {"data_files": files, "split": "train"}
         trouble = f"{source} cannot be read"
 
     def texts() -> Iterator[str]:
@@ -216,12 +180,6 @@ def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
     InputError
         Listing the columns, when there is no such column or no obvious one.
     """
-
-    def listed(names: Sequence[str]) -> str:
-        """Names for the message, however many and however long."""
-        some = ", ".join(shortened(name)[1:-1] for name in names[:NAMED])
-        return (some or "none") + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-
     texts = [key for key, value in row.items() if isinstance(value, str)]
     if asked is None:
         if "text" in row:
@@ -229,13 +187,14 @@ def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
         if len(texts) == 1:
             return texts[0]
         raise InputError(
-            f"choose the column of {name} that holds the text; its columns: {listed(list(row))}"
+            f"choose the column of {name} that holds the text; its columns: {', '.join(row)}"
         )
     if asked not in row:
-        raise InputError(f"{name} has no column {asked!r}; its columns: {listed(list(row))}")
+        raise InputError(f"{name} has no column {asked!r}; its columns: {', '.join(row)}")
     if row[asked] is not None and asked not in texts:
         raise InputError(
-            f"the column {asked!r} of {name} is not text; columns with text: {listed(texts)}"
+            f"the column {asked!r} of {name} is not text; columns with text: "
+            f"{', '.join(texts) or 'none'}"
         )
     return asked
 
@@ -347,11 +306,10 @@ def read_text(
     Parameters
     ----------
     source
-        A file (``.gz``, ``.bz2`` and ``.xz`` are unpacked on the way; ``.jsonl``, ``.parquet`` and
-        ``.csv`` are tables), a folder (its text files in alphabetical order, with those of the
-        folders in it), ``-`` for standard input, ``demo:docs`` (Python's language reference),
-        ``demo:code`` (the standard library), ``hf:NAME[@CONFIG][:SPLIT]`` (a Hugging Face
-        dataset), or a list of strings.
+        A file (``.jsonl``, ``.parquet`` and ``.csv`` are tables), a folder (its text files in
+        alphabetical order, with those of the folders in it), ``-`` for standard input,
+        ``demo:docs`` (Python's language reference), ``demo:code`` (the standard library),
+        ``hf:NAME[@CONFIG][:SPLIT]`` (a Hugging Face dataset), or a list of strings.
     column
         Column of a table that holds the text. If left out: ``text``, or the only column of text.
     limit_chars
@@ -419,7 +377,7 @@ def _documents(source: TextSource, column: str | None) -> Iterator[Named]:
         return (
             document
             for file in text_files(path)
-            for document in _file(file, column if suffix_of(file) in TABLES else None)
+            for document in _file(file, column if file.suffix.lower() in TABLES else None)
         )
     if not path.is_file():
         raise InputError(
@@ -436,7 +394,7 @@ def _strings(source: Iterable[str]) -> Iterator[Named]:
 
 
 def _file(path: Path, column: str | None) -> Iterator[Named]:
-    if suffix_of(path) in TABLES:
+    if path.suffix.lower() in TABLES:
         return ((str(path), iter([text])) for text in table_rows(str(path), column))
     if column is not None:
         tables = ", ".join(TABLES)

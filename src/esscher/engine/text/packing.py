@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.validation import as_dim
-from esscher.engine.models.loaded import DELIMITER_ROLES, LoadedModel
+from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.documents import Document, TextRecord, TextSource, read_text, source_name
 
 #: Text between two documents.
@@ -55,7 +55,7 @@ class Framing:
     prefix: NDArray[np.int64]
     suffix: NDArray[np.int64]
     delimiters: NDArray[np.int64]
-    vocabulary: int | None
+    vocabulary: int
 
     @property
     def added(self) -> int:
@@ -79,16 +79,12 @@ class Framing:
         # Not "verbose": a text longer than the model's context is cut here, no need for a warning.
         made = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         ids = np.asarray(made, dtype=np.int64)
-        if self.vocabulary is not None and len(ids) and ids.max() >= self.vocabulary:
-            raise InputError(
-                f"the tokenizer made token {ids.max()}, but the model knows only "
-                f"{self.vocabulary}; they do not match"
-            )
+        check_known(ids, self.vocabulary)
         return ids
 
 
 def passages(
-    model: LoadedModel | Any,
+    model: LoadedModel,
     documents: Iterable[Document],
     *,
     tokens: int | None = None,
@@ -105,7 +101,7 @@ def passages(
     Parameters
     ----------
     model
-        A loaded model, or a tokenizer.
+        The model, with its tokenizer.
     documents
         What :func:`read_text` returns; no more of it is read than needed.
     tokens
@@ -126,7 +122,7 @@ def passages(
             f"context is {length}; the model frames a passage with {framing.added} tokens, so it "
             f"must be at least {smallest}"
         )
-    if isinstance(model, LoadedModel) and length > model.max_positions:
+    if length > model.max_positions:
         raise InputError(
             f"context is {length}, but {model.name!r} reads at most {model.max_positions} tokens; "
             f"give at most {model.max_positions}"
@@ -192,7 +188,7 @@ class PassageSet(Sequence[Passage]):
 
 
 def read_passages(
-    model: LoadedModel | Any,
+    model: LoadedModel,
     source: TextSource,
     *,
     tokens: int,
@@ -227,7 +223,7 @@ def read_passages(
 
 
 def first_passages(
-    model: LoadedModel | Any,
+    model: LoadedModel,
     source: TextSource,
     count: int,
     length: int,
@@ -258,7 +254,7 @@ def first_passages(
 
 
 def equal_passages(
-    model: LoadedModel | Any, text: PassageSet, count: int, length: int, least: int = 1
+    model: LoadedModel, text: PassageSet, count: int, length: int, least: int = 1
 ) -> PassageSet:
     """Return passages of one length, of those that were read of a text.
 
@@ -304,7 +300,7 @@ def equal_passages(
     )
 
 
-def cut_again(model: LoadedModel | Any, text: PassageSet, count: int, length: int) -> PassageSet:
+def cut_again(model: LoadedModel, text: PassageSet, count: int, length: int) -> PassageSet:
     """Cut what was read of a text into passages of another length, so many at most."""
     framing = framing_of(model)
     ids = np.concatenate([framing.body(passage) for passage in text])
@@ -314,24 +310,30 @@ def cut_again(model: LoadedModel | Any, text: PassageSet, count: int, length: in
     return replace(text, passages=cut, context=length)
 
 
-def framing_of(model: LoadedModel | Any) -> Framing:
+def framing_of(model: LoadedModel) -> Framing:
     """Return the tokenizer of a model, with the tokens that it puts around a text."""
-    tokenizer = model.tokenizer if isinstance(model, LoadedModel) else model
+    tokenizer = model.tokenizer
     if tokenizer is None or not callable(tokenizer):
         raise InputError("there is no tokenizer; load the model by name, or hand one to wrap_model")
-    if isinstance(model, LoadedModel):
-        ids = model.delimiter_ids
-        vocabulary = int(model.family.config(model.model).vocab_size)
-    else:
-        roles = (getattr(tokenizer, f"{role}_id", None) for role in DELIMITER_ROLES)
-        ids = frozenset(i for i in roles if i is not None)
-        vocabulary = None
+    delimiters = np.array(sorted(model.delimiter_ids), np.int64)
+    vocabulary = len(model.model.get_input_embeddings().weight)
     none = np.zeros(0, np.int64)
-    plain = Framing(tokenizer, none, none, np.array(sorted(ids), np.int64), vocabulary)
+    plain = Framing(tokenizer, none, none, delimiters, vocabulary)
     word = plain.ids(PROBE)
     framed = np.asarray(tokenizer(PROBE, verbose=False)["input_ids"], dtype=np.int64)
+    check_known(framed, vocabulary)
     for start in range(len(framed) - len(word) + 1):
         stop = start + len(word)
         if len(word) and np.array_equal(framed[start:stop], word):
             return replace(plain, prefix=framed[:start], suffix=framed[stop:])
     raise InputError("the tokenizer changes a text when it frames it; it cannot be used here")
+
+
+def check_known(ids: Sequence[int] | NDArray[np.int64], vocabulary: int) -> None:
+    """Refuse tokens that a model does not know: its tokenizer is that of another one."""
+    largest = int(np.max(ids, initial=0))
+    if largest >= vocabulary:
+        raise InputError(
+            f"the tokenizer made token {largest}, but the model knows only {vocabulary}; they do "
+            "not match"
+        )

@@ -9,9 +9,8 @@ import numpy as np
 
 from esscher.core.errors import InputError
 from esscher.core.validation import STANDARD_LAWS, as_dim, as_positive, check_memory
-from esscher.math.laws.finite import FiniteTokens
 from esscher.math.laws.gaussian import Gaussian, GaussianMixture, StudentT
-from esscher.math.laws.law import Law, TiltDomain, as_law
+from esscher.math.laws.law import FiniteTokens, Law, TiltDomain, as_law
 from esscher.math.laws.product import Cube, Laplace, ProductLaw, Signs
 from esscher.math.laws.sphere import Sphere
 

@@ -8,17 +8,18 @@ pass.
 
 from __future__ import annotations
 
-from esscher.math.statistics.fit import fit_rate
+from esscher.math.statistics.fit import Rate, TokensNeeded, fit_rate
 from esscher.math.statistics.intervals import (
     LEVEL,
     LocalSlopes,
     Resamples,
+    class_counts,
+    class_words,
+    rate_class,
     resample,
     resampling_counts,
 )
 from esscher.math.statistics.laws import LAWS, LawFit
-from esscher.math.statistics.rate import Rate, TokensNeeded
-from esscher.math.statistics.records import class_counts, class_words, rate_class
 from esscher.math.statistics.selection import AgainstPrediction, Selection, select_law
 from esscher.math.statistics.tail import (
     TailIndex,

@@ -1,26 +1,413 @@
-"""Fit error ~ C n^-beta to the errors of replicates, and list the reasons not to trust the fit.
-
-Which law the curve follows beyond its range is another question, and ``selection.py`` answers it:
-an exponent may describe the sizes that were measured while nothing says that it goes on.
-"""
+"""A power law fitted to measured errors, error ~ C n^-beta, and the reasons not to trust it."""
 
 from __future__ import annotations
 
+import html
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
 from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
+from esscher.core.codec import Count, Name, Record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.shown import about, counted, plain_count
-from esscher.core.validation import Array, as_nonnegative, as_numbers, as_positive, as_sizes
-from esscher.math.statistics.intervals import LEVEL, LocalSlopes, Resamples, resample
-from esscher.math.statistics.laws import least_squares_forms, linear_design, smooth_variances
-from esscher.math.statistics.rate import Rate
-from esscher.math.statistics.records import Ends, as_matrix, finite, finite_numbers
+from esscher.core.validation import (
+    Array,
+    as_array,
+    as_nonnegative,
+    as_numbers,
+    as_positive,
+    as_sizes,
+)
+from esscher.math.statistics.intervals import (
+    LEVEL,
+    Ends,
+    LocalSlopes,
+    Matrix,
+    Numbers,
+    Resamples,
+    as_matrix,
+    finite,
+    finite_numbers,
+    resample,
+)
+from esscher.math.statistics.laws import (
+    law_words,
+    least_squares_forms,
+    linear_design,
+    smooth_variances,
+)
 from esscher.math.statistics.selection import Selection, select_law
 from esscher.math.statistics.tail import FEWEST_VALUES, TailShape, tail_shape, values_needed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from esscher.show.content import Plot
+
+
+#: Places, in ln n, at which a curve is compared with an error: laws, and predicted curves.
+FAR = np.linspace(0.01, 700.0, 70_000)
+GRID = 2001
+
+
+class Rate(Record, frozen=True, kw_only=True):
+    """Power law fitted to measured errors: error ~ ``constant * n**-exponent``.
+
+    Attributes
+    ----------
+    exponent, interval, standard_error
+        The positive beta, its interval from resampled replicates, and its standard error; one
+        replicate has neither.
+    constant, constant_interval
+        The factor in front.
+    level
+        Level of all intervals.
+    sizes
+        Numbers of tokens of the fit.
+    mean, mean_standard_error, lower, upper
+        Mean of the replicates at these sizes, its standard error, and its interval.
+    weights
+        Weights of the sizes in the fit; they sum to 1.
+    local
+        Exponents along n.
+    law, selection
+        Power law, logarithmic law, floor or two powers: the law that describes the curve, the
+        verdict, how large a floor may be, and what the test could have found.
+    trusted, reasons
+        Whether the exponent can be taken at its word on these sizes, and if not, why. It says
+        nothing about other sizes: see :attr:`extrapolates`.
+    n_replicates, seed
+        Number of replicates, and seed of the resampling.
+    covariance, critical
+        Covariance of (ln constant, exponent), and the number of standard errors of an interval;
+        None for one replicate.
+    predicted, sharp, paper_reference, paper_bound
+        Exponents to compare with, if a caller knows them: predicted on the same range, asymptotic,
+        and the two published ones.
+    predicted_curve
+        Numbers of tokens and predicted errors, if known: at the sizes, and perhaps beyond.
+    """
+
+    exponent: float
+    interval: Ends
+    standard_error: float | None
+    constant: float
+    constant_interval: Ends
+    level: float
+    sizes: tuple[float, ...]
+    mean: tuple[float, ...]
+    mean_standard_error: Numbers
+    lower: Numbers
+    upper: Numbers
+    weights: tuple[float, ...]
+    local: LocalSlopes
+    law: Name
+    selection: Selection
+    trusted: bool
+    reasons: tuple[str, ...]
+    n_replicates: Count
+    seed: int
+    covariance: Matrix | None
+    critical: float | None
+    predicted: float | None = None
+    sharp: float | None = None
+    paper_reference: float | None = None
+    paper_bound: float | None = None
+    predicted_curve: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The law if it is decided, ``"undecided"`` if other laws are not excluded."""
+        return self.selection.verdict
+
+    @property
+    def law_words(self) -> str:
+        """The verdict as a heading has it."""
+        known = {"undecided": "law undecided", "as predicted": "follows the predicted curve"}
+        return known.get(self.verdict, law_words(self.verdict))
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether the exponent may be taken beyond the sizes: trusted, and the law is decided."""
+        return self.trusted and self.verdict == "power"
+
+    @property
+    def fitted(self) -> Array:
+        """The power law at the sizes."""
+        return self.constant * np.array(self.sizes) ** -self.exponent
+
+    def slope_of(self, errors: ArrayLike) -> float:
+        """Exponent of another curve at the same sizes, with the same weights.
+
+        A predicted curve bends, and its slope depends on where the weight lies: this is the number
+        to compare the exponent with.
+        """
+        values = as_array(errors, "errors", ndim=1)
+        if len(values) != len(self.sizes) or np.any(values <= 0):
+            raise InputError(
+                f"errors has shape {values.shape}; it must be {len(self.sizes)} positive numbers, "
+                "one for each of rate.sizes"
+            )
+        x, weights = np.log(self.sizes), np.array(self.weights)
+        centred = weights * (x - weights @ x)
+        return float(-(centred @ np.log(values)) / (centred @ x))
+
+    def band(self, sizes: Array) -> tuple[Array, Array] | None:
+        """Interval of the fitted line at some numbers of tokens; None for one replicate."""
+        if self.covariance is None or self.critical is None:
+            return None
+        (a, cross), (_, b) = self.covariance
+        x = np.log(sizes)
+        reach = self.critical * np.sqrt(np.maximum(a - 2 * x * cross + x * x * b, 0.0))
+        line = self.constant * sizes**-self.exponent
+        return line * np.exp(-reach), line * np.exp(reach)
+
+    def tokens_for(self, error: float, law: str | None = None) -> TokensNeeded:
+        """Number of tokens from which the error is at most ``error``.
+
+        Beyond the sizes that were measured the answer hangs on the law. Unless that is decided, the
+        interval holds the answers of all laws that are not excluded; its upper end is infinite if a
+        floor as high as ``error`` is not. If no law fits, it is what the sizes alone say, open
+        beyond them. A predicted curve answers instead where the verdict is "as predicted", and
+        where no law fits, unless the measured errors leave it.
+
+        Parameters
+        ----------
+        error
+            A positive error.
+        law
+            Law to solve, as if it were known; the one that was selected unless given.
+        """
+        target = as_positive(error, "error")
+        name = self.law if law is None else law
+        if name not in ("power", *self.selection.laws):
+            known = ", ".join(dict.fromkeys(("power", *self.selection.laws)))
+            raise InputError(f"law is {law!r}; laws of this fit: {known}")
+        predicted = self._by_prediction(target) if law is None else None
+        if predicted is not None:
+            return predicted
+        n, lower, upper = self._by_law(target, name)
+        outside = not self.sizes[0] <= n <= self.sizes[-1]
+        if law is None and self.selection.misfit:
+            # sizes between which the error is reached, by their own intervals
+            above = [
+                size
+                for size, low in zip(self.sizes, self.lower, strict=True)
+                if low is not None and low > target
+            ]
+            not_within = [
+                size
+                for size, high in zip(self.sizes, self.upper, strict=True)
+                if high is None or high > target
+            ]
+            least, open_until = max([1.0, *above]), max([0.0, *not_within])
+            most = min((size for size in self.sizes if size > open_until), default=math.inf)
+            ends = min(lower, least), max(upper, most)
+            return TokensNeeded(target, n, ends, name, outside, fits=False)
+        rivals = self.selection.rivals if outside and law is None else ()
+        for rival in rivals:
+            if rival not in self.selection.laws:  # never tested
+                upper = math.inf
+                continue
+            _, least, most = self._by_law(target, rival)
+            lower, upper = min(lower, least), max(upper, most)
+        if "floor" in rivals and target <= (self.selection.largest_floor or 0.0):
+            upper = math.inf
+        return TokensNeeded(target, n, (lower, upper), name, outside, rivals)
+
+    def _by_law(self, target: float, name: str) -> tuple[float, float, float]:
+        """Tokens for an error by one law, with their interval."""
+        n = np.exp(FAR)
+        if name == "power":
+            errors, gradient = self.constant * n**-self.exponent, linear_design("power", FAR)
+            return self._crossing(FAR, np.log(errors / target), gradient, self.covariance)
+        fit = self.selection.laws[name]
+        gap = np.log(fit.error(n) / target)
+        return self._crossing(FAR, gap, fit.gradient(n), fit.covariance)
+
+    def _crossing(
+        self, z: Array, gap: Array, gradient: Array, covariance: Matrix | None
+    ) -> tuple[float, float, float]:
+        """Tokens ``e^z`` from which ``gap`` is negative for good, and the ends of their interval.
+
+        The interval holds the neighbouring places at which the curve, whose log error has the
+        ``gradient`` by parameters of this covariance, is compatible with a gap of 0 (Fieller).
+        """
+        half = np.full_like(z, np.inf)
+        if covariance is not None and self.critical is not None:
+            variance = np.einsum("zi,ij,zj->z", gradient, covariance, gradient)
+            half = self.critical * np.sqrt(np.maximum(variance, 0.0))
+        last = int(np.max(np.flatnonzero(gap > 0), initial=-1))
+        above = int(np.max(np.flatnonzero(gap[: last + 1] > half[: last + 1]), initial=-1))
+        below = np.flatnonzero(gap[last + 1 :] < -half[last + 1 :])
+        end = last + int(below[0]) if below.size else len(z)
+        middle, low, high = (
+            _zero(z, values, i)
+            for values, i in ((gap, last), (gap - half, above), (gap + half, end))
+        )
+        return middle, low, high
+
+    def _by_prediction(self, target: float) -> TokensNeeded | None:
+        """Tokens for an error by the predicted curve; None where it does not answer.
+
+        Solves ``ratio * predicted(n) = error``, with a cubic spline in log-log coordinates between
+        the sizes of the prediction. The interval allows for a drift of the ratio of measured to
+        predicted errors, ``a - b ln n``, beyond the measured sizes too.
+        """
+        against = self.selection.predicted
+        if self.predicted_curve is None or against is None or against.leaves:
+            return None
+        if not (self.selection.misfit or self.verdict == "as predicted"):
+            return None
+        n, errors = (np.array(values) for values in self.predicted_curve)
+        at_sizes = np.log(errors[np.isin(n, self.sizes)])
+        x, weights = np.log(self.sizes), np.array(self.weights)
+        slope = self.slope_of(np.exp(at_sizes))
+        level = float(weights @ at_sizes) + slope * float(weights @ x)
+        a, b = math.log(self.constant) - level, self.exponent - slope
+        z = np.linspace(np.log(n[0]), np.log(n[-1]), GRID)
+        gap = scipy.interpolate.CubicSpline(np.log(n), np.log(errors))(z) - math.log(target)
+        gradient = linear_design("power", z)
+        # at the ratio of the middle of the sizes; the interval lets the ratio drift
+        tokens, _, _ = self._crossing(z, gap + float(a - b * (weights @ x)), gradient, None)
+        if tokens == 1 or not math.isfinite(tokens):
+            return None
+        _, lower, upper = self._crossing(z, gap + a - b * z, gradient, self.covariance)
+        lower, upper = min(tokens, lower), max(tokens, upper)
+        outside = not self.sizes[0] <= tokens <= self.sizes[-1]
+        rivals = () if against.follows or not outside else ("floor",)
+        ends = lower, math.inf if rivals else upper
+        return TokensNeeded(target, tokens, ends, "predicted", outside, rivals)
+
+    def table(self) -> pd.DataFrame:
+        """Return a data frame, one row per size; local exponents are those up to the size."""
+        import pandas as pd
+
+        columns = {
+            "n": self.sizes,
+            "mean": self.mean,
+            "mean_standard_error": self.mean_standard_error,
+            "lower": self.lower,
+            "upper": self.upper,
+            "fitted": self.fitted,
+            "local_exponent": (None, *self.local.exponent),
+            "local_lower": (None, *self.local.lower),
+            "local_upper": (None, *self.local.upper),
+        }
+        return pd.DataFrame(columns, dtype=np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
+        return dict(as_tree(self))
+
+    def plot(self) -> Plot:
+        """Draw errors, fit and the exponents to compare with, in log-log axes."""
+        from esscher.math.charts import draw_rate
+
+        return draw_rate(self)
+
+    def __repr__(self) -> str:
+        return "\n  ".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        headline, *rows = (html.escape(line) for line in self._lines())
+        table = self.table().to_html(index=False, float_format="{:.4g}".format)
+        return f"<p><b>{headline}</b>{''.join(f'<br>{row}' for row in rows)}</p>{table}"
+
+    def _lines(self) -> list[str]:
+        """The headline, and what stands below it."""
+        low, high = self.interval
+        between = "unknown" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        state = "trusted on this range" if self.trusted else "not to be trusted"
+        lines = [
+            f"mean error ~ n^-{self.exponent:.3f}, {100 * self.level:g}% interval "
+            f"{between} ({state}; {self.law_words})",
+            f"{self.n_replicates} replicates, {len(self.sizes)} sizes from "
+            f"n = {self.sizes[0]:,.0f} to {self.sizes[-1]:,.0f}; constant {self.constant:.4g}",
+        ]
+        exponents = {
+            "predicted on this range": self.predicted,
+            "asymptotic (conjectured)": self.sharp,
+            "published reference": self.paper_reference,
+            "published bound": self.paper_bound,
+        }
+        known = [f"{name} {value:.3f}" for name, value in exponents.items() if value is not None]
+        lines += [", ".join(known)] if known else []
+        lines.append(f"Law: {self.selection.evidence}.")
+        return lines + [f"Not trusted: {reason}." for reason in self.reasons]
+
+
+@dataclass(frozen=True)
+class TokensNeeded:
+    """Tokens from which the error is at most ``error``.
+
+    Attributes
+    ----------
+    error
+        What was asked for.
+    n
+        Number of tokens; infinite if the law never gets there.
+    interval
+        Its interval, the upper end infinite where the fit does not exclude it.
+    law
+        Law that was solved for n; ``"predicted"`` for a predicted curve.
+    extrapolated
+        Whether n is outside the sizes that were measured.
+    rivals
+        Laws that the measurement does not exclude, if n is extrapolated by the selected law: the
+        interval holds what they say as well.
+    fits
+        Whether the law fits the measured curve. If none does, the interval is what the measured
+        sizes say without any law: it is open beyond them.
+    """
+
+    error: float
+    n: float
+    interval: tuple[float, float]
+    law: str
+    extrapolated: bool
+    rivals: tuple[str, ...] = ()
+    fits: bool = True
+
+    @property
+    def decided(self) -> bool:
+        """Whether the law fits, and no other law says something else."""
+        return self.fits and not self.rivals
+
+    def __repr__(self) -> str:
+        n, low, high = (
+            plain_count(math.ceil(n) if math.isfinite(n) else n) for n in (self.n, *self.interval)
+        )
+        beyond = ", extrapolated" if self.extrapolated else ""
+        if self.rivals:
+            others = " and ".join(f"a {law_words(name)}" for name in self.rivals)
+            beyond += f"; the law is undecided, and the interval allows for {others}"
+        if not self.fits:
+            beyond += "; but no law fits, and the interval is what the measured sizes alone say"
+        return (
+            f"error {self.error:.3g} takes {n} tokens, between {low} and {high} "
+            f"({law_words(self.law)}{beyond})"
+        )
+
+
+def _zero(z: Array, values: Array, i: int) -> float:
+    """``e^z`` where values fall below 0 after place i: 1 if before all, infinite if after all."""
+    if i == -1:
+        return 1.0
+    if i >= len(z) - 1:
+        return math.inf
+    return float(np.exp(z[i] + (z[i + 1] - z[i]) * values[i] / (values[i] - values[i + 1])))
+
+
+# Fit error ~ C n^-beta to the errors of replicates, and list the reasons not to trust the fit.
+#
+# Which law the curve follows beyond its range is another question, and ``selection.py`` answers it:
+# an exponent may describe the sizes that were measured while nothing says that it goes on.
 
 #: Fewest sizes, and least ratio of the largest to the smallest, that show a rate.
 SIZES, RATIO = 4, 8.0

@@ -23,8 +23,7 @@ import scipy
 
 from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Resamples
-from esscher.math.statistics.records import Matrix
+from esscher.math.statistics.intervals import Matrix, Resamples
 
 #: Variances are not taken for less than this share of the largest: one size at which all replicates
 #: happen to agree must not make the weights.
@@ -143,6 +142,17 @@ class LawFit(Record, frozen=True, kw_only=True):
         if self.law == "logarithmic":
             return np.asarray(c * log_n**-b)
         return np.asarray(c * np.exp(-b * log_n) + self.parameters.get("floor", 0.0))
+
+    def gradient(self, sizes: Array) -> Array:
+        """Derivatives of the log error by what ``covariance`` is of, [size, parameter]."""
+        log_n, error = np.log(sizes), self.error(sizes)
+        if self.law == "two powers":
+            return np.asarray(np.exp(-np.outer(log_n, [0.5, 1.0])) / error[:, None])
+        if self.law == "logarithmic":
+            return linear_design("logarithmic", log_n)
+        share = 1 - self.parameters.get("floor", 0.0) / error
+        columns = [share, -log_n * share, 1 / error]
+        return np.stack(columns[: len(self.parameters)], axis=1)
 
 
 def linear_design(law: str, log_sizes: Array) -> Array:

@@ -9,7 +9,7 @@ asked in three steps.
    level for few and for heavy-tailed replicates).
 2. *No bend at 5%: could there have been one?* "Power" is decided only if its rivals are excluded at
    95%: a floor as large as the power part at the largest size (by the limit of the floor, see
-   ``detection.py``), a power of ln n and the sum of two powers (by tests of the same kind, in the
+   ``laws.py``), a power of ln n and the sum of two powers (by tests of the same kind, in the
    direction from the rival to the power), and only by a test that would have found them in 80% of
    cases, lest luck decides. Else the verdict is "undecided". Two powers contain the powers 1/2 and
    1. They are no rival of a power whose exponent may be 1/2, since they end with that exponent;
@@ -40,7 +40,7 @@ import numpy as np
 from esscher.core.codec import Interval, Name, Record
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Resamples
+from esscher.math.statistics.intervals import Resamples, as_matrix
 from esscher.math.statistics.laws import (
     ENOUGH,
     EQUAL,
@@ -60,7 +60,6 @@ from esscher.math.statistics.laws import (
     least_squares_forms,
     smooth_covariance,
 )
-from esscher.math.statistics.records import as_matrix
 
 #: A rival with less than this share of the weight is out.
 RIVAL = 0.05

@@ -8,7 +8,6 @@ with which a test compares; importing that package takes longer than most studie
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from esscher.core.codec import Amount, Interval, Record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.shown import about
-from esscher.core.validation import Array, as_dim, as_nonnegative, as_numbers, as_positive
+from esscher.core.validation import Array, as_nonnegative, as_numbers
 from esscher.math.statistics.intervals import LEVEL
 
 #: Fewest values of which a tail (a fifth of them, at least 5) is fitted.
@@ -324,10 +323,7 @@ class TailIndex(Record, frozen=True, kw_only=True):
         Number of clusters in which they stand along the text, and of independent tokens that the
         tail is worth.
     minimum_size
-        Number of tokens, as dependent as these, from which k-hat is known to +- 0.25 (at the level
-        of the intervals).
-    level
-        Level of the intervals.
+        Number of tokens, as dependent as these, from which k-hat is known to +- 0.25.
     trusted, reasons
         Whether the exponent can be taken at its word, and if not, why.
     """
@@ -343,7 +339,6 @@ class TailIndex(Record, frozen=True, kw_only=True):
     n: Amount
     tail_count: Amount
     minimum_size: Amount
-    level: float
     trusted: bool
     reasons: tuple[str, ...]
     clusters: Amount
@@ -359,18 +354,10 @@ class TailIndex(Record, frozen=True, kw_only=True):
         return dict(as_tree(self))
 
     def __repr__(self) -> str:
-        return "\n  ".join(self._lines())
-
-    def _repr_html_(self) -> str:
-        headline, *rows = (html.escape(line) for line in self._lines())
-        return f"<p><b>{headline}</b>{''.join(f'<br>{row}' for row in rows)}</p>"
-
-    def _lines(self) -> list[str]:
-        """The headline, and what stands below it."""
         low, high = self.exponent_interval
         state = "trusted" if self.trusted else "not to be trusted"
         lines = [
-            f"mean error ~ n^-{self.exponent:.3f} from one pass, {100 * self.level:g}% interval "
+            f"mean error ~ n^-{self.exponent:.3f} from one pass, 95% interval "
             f"{low:.3f} to {high:.3f} ({state})",
             f"k-hat {self.k:.3f} +- {self.standard_error:.3f} from the {self.tail_count} largest "
             f"of {self.n:,} tokens",
@@ -389,15 +376,13 @@ class TailIndex(Record, frozen=True, kw_only=True):
                 f"since neighbours depend on each other: they are worth {self.effective_count:.0f} "
                 "independent ones, and the interval is that of so many"
             )
-        return lines + [f"Not trusted: {reason}." for reason in self.reasons]
+        return "\n  ".join(lines + [f"Not trusted: {reason}." for reason in self.reasons])
 
 
 def received_exponent(
     received: ArrayLike,
     *,
-    sinks: str | ArrayLike | None = "auto",
-    level: float = LEVEL,
-    queries: int | None = None,
+    sinks: str | ArrayLike = "auto",
     burn_in: float | None = None,
 ) -> TailIndex:
     """Exponent of the error of the mean output, from the attention that tokens receive in one pass.
@@ -409,12 +394,7 @@ def received_exponent(
         scale and size. Entries that are ``nan`` (keys beyond the size) are left out.
     sinks
         ``"auto"``: found by the gap above the tail of the others (:func:`find_sinks`). Or the
-        positions of the sinks, or a mask that is True for them, such as delimiter tokens. ``None``:
-        no token is a sink.
-    level
-        Level of the intervals, which are ``ln(1 + k) +- z/sqrt(m + 10)`` for m tokens in the tail.
-    queries
-        Number of queries that gave the attention, if known.
+        positions of the sinks, such as those of delimiters; an empty list if there are none.
     burn_in
         Burn-in of the head: the tail is not there before ten times as many tokens. Nothing in
         ``received`` says so, and where the burn-in is not known the answer is not to be trusted.
@@ -438,8 +418,6 @@ def received_exponent(
     total, values = len(values), values[at]
     if not values.any():
         raise InputError("received is 0 for every token; pass column sums of an attention matrix")
-    if not 0 < as_positive(level, "level") < 1:
-        raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
     apart = _as_sinks(sinks, values, at, total)
     others = np.delete(values, apart)
     if len(others) < FEWEST_VALUES:
@@ -450,7 +428,7 @@ def received_exponent(
     n, shape = len(others), tail_shape(others)
     clusters, effective = tail_clusters(others)
     # the interval is symmetric for ln(1 + k), as at k = 0 below 0
-    critical = float(scipy.special.stdtrit(max(clusters - 1, 1), (1 + level) / 2))
+    critical = float(scipy.special.stdtrit(max(clusters - 1, 1), (1 + LEVEL) / 2))
     half, scale = critical / math.sqrt(effective + PRIOR), 1 + max(shape.k, 0.0)
     low = shape.k + scale * math.expm1(-half)
     high = shape.k + scale * math.expm1(min(half, FURTHEST))
@@ -471,11 +449,6 @@ def received_exponent(
         reasons.append(
             f"k-hat {shape.k:.2f} is 1 or more: no useful limit, or sinks that are not set apart; "
             "name them in `sinks`"
-        )
-    if queries is not None and as_dim(queries, "queries") < n / 2:
-        reasons.append(
-            f"{queries:,} queries for {n:,} tokens: the tail is made by rare queries; use as many "
-            "queries as tokens"
         )
     if burn_in is None:
         reasons.append(
@@ -500,7 +473,6 @@ def received_exponent(
         n=n,
         tail_count=shape.count,
         minimum_size=needed,
-        level=float(level),
         trusted=not reasons,
         reasons=tuple(reasons),
         clusters=clusters,
@@ -509,24 +481,16 @@ def received_exponent(
 
 
 def _as_sinks(
-    sinks: str | ArrayLike | None, values: Array, at: NDArray[np.int64], total: int
+    sinks: str | ArrayLike, values: Array, at: NDArray[np.int64], total: int
 ) -> NDArray[np.int64]:
     """Sinks as indices into ``values``, by decreasing received attention."""
-    if sinks is None:
-        return np.array([], dtype=np.int64)
-    if isinstance(sinks, str):
-        if sinks != "auto":
-            raise InputError(f"sinks is {sinks!r}; it must be 'auto', None, a mask or positions")
+    if isinstance(sinks, str) and sinks == "auto":
         return find_sinks(values)
     given = np.atleast_1d(np.asarray(sinks))
-    if given.dtype == bool:
-        if given.shape != (total,):
-            raise InputError(f"sinks is a mask of shape {given.shape}; it must be ({total},)")
-        given = np.flatnonzero(given)
     if given.size == 0:
         return np.array([], dtype=np.int64)
     if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
-        raise InputError(f"sinks is {sinks!r}; positions must be a list of whole numbers")
+        raise InputError(f"sinks is {sinks!r}; it must be 'auto' or a list of whole numbers")
     if given.min() < 0 or given.max() >= total:
         raise InputError(
             f"sinks contains position {given.min() if given.min() < 0 else given.max()}; positions "

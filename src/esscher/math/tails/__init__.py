@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
-from esscher.math.tails.cloud import CloudTails, cloud_tails
+from esscher.math.tails.cloud import cloud_tails
 from esscher.math.tails.verdict import VERDICTS, judge
 
 __all__ = [
     "VERDICTS",
     "Cloud",
-    "CloudTails",
     "TailComparison",
     "VarianceProxy",
     "cloud_tails",

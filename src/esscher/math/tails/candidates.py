@@ -11,7 +11,6 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
-from esscher.math.tails.directions import sums_by_group
 
 
 class TailComparison(Record, frozen=True, kw_only=True):
@@ -31,12 +30,8 @@ class TailComparison(Record, frozen=True, kw_only=True):
         Factor of passages, at least 1, by which log-likelihoods were divided.
     criterion
         Quasi-likelihood criterion ``-2 ln L + 2 parameters`` of each candidate, smallest 0.
-    weights
-        Akaike weights.
     gaussian_over_exponential
         ``2 ln L`` of tau = 2 less that of tau = 1, divided by the inflation.
-    level
-        Level of the interval.
     """
 
     share: float
@@ -48,9 +43,7 @@ class TailComparison(Record, frozen=True, kw_only=True):
     k: float
     inflation: float
     criterion: dict[str, float]
-    weights: dict[str, float]
     gaussian_over_exponential: float
-    level: float
 
 
 class VarianceProxy(Record, frozen=True, kw_only=True):
@@ -65,15 +58,12 @@ class VarianceProxy(Record, frozen=True, kw_only=True):
         Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
     at
         The t at which the ratio is attained (in the half where it is larger).
-    level
-        Level of the interval.
     """
 
     value: float
     interval: Interval
     reach: float
     at: float
-    level: float
 
 
 class Cloud(Record, frozen=True, kw_only=True):
@@ -136,9 +126,14 @@ HALVINGS = 30
 CLOSE = 2.0
 
 
-def compare_thresholds(
-    values: Array, groups: NDArray[np.int64], level: float = LEVEL
-) -> list[TailComparison]:
+def sums_by_group(values: Array, groups: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Sums of the rows of each group, and the sizes of the groups."""
+    order = np.argsort(groups, kind="stable")
+    _, first, sizes = np.unique(groups[order], return_index=True, return_counts=True)
+    return np.add.reduceat(values[order], first, axis=0), sizes.astype(np.float64)
+
+
+def compare_thresholds(values: Array, groups: NDArray[np.int64]) -> list[TailComparison]:
     """Comparisons at lower and higher thresholds, as long as there is something above them.
 
     Equal values stay together, so that shares may give the same exceedances; they count once.
@@ -146,15 +141,13 @@ def compare_thresholds(
     shares = [share for share in SHARES if share * len(values) >= FEWEST]
     comparisons: list[TailComparison] = []
     for share in shares or SHARES[:1]:
-        comparison = compare_tails(values, groups, share, level)
+        comparison = compare_tails(values, groups, share)
         if not comparisons or comparison.exceedances < comparisons[-1].exceedances:
             comparisons.append(comparison)
     return comparisons
 
 
-def compare_tails(
-    values: Array, groups: NDArray[np.int64], share: float, level: float = LEVEL
-) -> TailComparison:
+def compare_tails(values: Array, groups: NDArray[np.int64], share: float) -> TailComparison:
     """Fit and compare the candidates.
 
     Parameters
@@ -165,8 +158,6 @@ def compare_tails(
         Passage of each.
     share
         Share of the values that is taken for the tail.
-    level
-        Level of the interval of tau.
 
     Raises
     ------
@@ -191,7 +182,7 @@ def compare_tails(
     best = int(np.argmax(profile))
     inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
     inside = len(np.unique(group))
-    quantile = float(scipy.special.stdtrit(max(inside - 1, 1), (1 + level) / 2))
+    quantile = float(scipy.special.stdtrit(max(inside - 1, 1), (1 + LEVEL) / 2))
     # the largest tau by a parabola through three points, the ends of its interval by interpolation
     tau = float(TAUS[best])
     if 0 < best < len(TAUS) - 1:
@@ -221,7 +212,6 @@ def compare_tails(
     criterion = {n: float(-2 * ll / inflation + 2 * p) for n, (ll, p) in fitted.items()}
     least = min(criterion.values())
     criterion = {name: value - least for name, value in criterion.items()}
-    total = sum(np.exp(-value / 2) for value in criterion.values())
     return TailComparison(
         share=share,
         threshold=threshold,
@@ -232,9 +222,7 @@ def compare_tails(
         k=float(shapes[heaviest]),
         inflation=inflation,
         criterion=criterion,
-        weights={name: float(np.exp(-value / 2) / total) for name, value in criterion.items()},
         gaussian_over_exponential=float(2 * (profile[TWO] - profile[ONE]) / inflation),
-        level=level,
     )
 
 
@@ -303,9 +291,7 @@ STRENGTHS = np.linspace(0.1, 4.0, 40)
 RESAMPLES = 400
 
 
-def variance_proxy(
-    projection: Array, groups: NDArray[np.int64], seed: int, level: float = LEVEL
-) -> VarianceProxy:
+def variance_proxy(projection: Array, groups: NDArray[np.int64], seed: int) -> VarianceProxy:
     """``max_t 2 ln E exp(t p) / t^2`` over the range that the sample knows.
 
     Parameters
@@ -316,8 +302,6 @@ def variance_proxy(
         Passage of each.
     seed
         Of the resampling.
-    level
-        Level of the interval.
     """
     p = (projection - projection.mean()) / projection.std()
     t = np.concatenate([-STRENGTHS[::-1], STRENGTHS])
@@ -344,13 +328,12 @@ def variance_proxy(
     # value of a resample would be so twice.
     resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]
     value = max(1.0, float(ratio[best]))
-    reach = float(scipy.special.stdtrit(len(sizes) - 1, (1 + level) / 2)) * float(resampled.std())
+    reach = float(scipy.special.stdtrit(len(sizes) - 1, (1 + LEVEL) / 2)) * float(resampled.std())
     return VarianceProxy(
         value=value,
         interval=(max(1.0, value - reach), value + reach),
         reach=float(np.abs(t[known]).max()),
         at=float(t[best]),
-        level=level,
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from esscher.core.codec import Amount, Count, Estimate, Record
+from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.intervals import rank_correlation_interval
 from esscher.math.tails.candidates import CLOSE, Cloud, TailComparison
 
 SUB_GAUSSIAN = "sub-Gaussian"
@@ -161,8 +160,7 @@ def at_threshold(comparison: TailComparison) -> str:
 # A verdict on a head is worth something only if another text of the same kind would give it again.
 # Every cloud is judged twice, each half of its passages along the direction that the other half
 # found, so that every set of clouds says how far its own verdicts repeat themselves: Cohen's kappa,
-# the agreement beyond what equal shares of verdicts would give by chance, and the rank correlation
-# of the variance proxies.
+# the agreement beyond what equal shares of verdicts would give by chance.
 
 #: What two halves are compared by: which kind of heavier tail it is, they need not agree on.
 KINDS = (SUB_GAUSSIAN, "heavier", UNDECIDED)
@@ -173,80 +171,18 @@ SUBSTANTIAL = 0.6
 DRAWS = 4000
 
 
-class Agreement(Record, frozen=True, kw_only=True):
-    """How far two halves of a text agree about the tails of some clouds.
-
-    Attributes
-    ----------
-    clouds, tokens
-        How many clouds were judged in both halves, and tokens in a half.
-    first, second
-        How many clouds each half calls sub-Gaussian, heavier, undecided.
-    both
-        How many clouds both halves call the same, in the same order; the rest is disputed.
-    kappa
-        Cohen's kappa; None if all clouds are called the same, where it is not defined.
-    proxy, proxy_medians
-        Rank correlation of the variance proxies, and their median over the clouds in each half.
-    reproducible
-        Whether the lower end of kappa's interval is at least 0.6, so that verdicts on single
-        clouds are given.
-    """
-
-    clouds: Count
-    tokens: Amount
-    first: tuple[Count, ...]
-    second: tuple[Count, ...]
-    both: tuple[Count, ...]
-    kappa: Estimate
-    proxy: Estimate
-    proxy_medians: tuple[float, ...]
-    reproducible: bool
-
-    @property
-    def disputed(self) -> int:
-        """Clouds that the halves call different things."""
-        return self.clouds - sum(self.both)
-
-
-def half_agreement(
-    verdicts: Sequence[Sequence[str]], proxies: Array, tokens: Array, seed: int
-) -> Agreement:
-    """Agreement of the two halves about clouds, each counted once.
-
-    Intervals are about other clouds of the same kind read with the same two texts: clouds are taken
-    for independent.
-
-    Parameters
-    ----------
-    verdicts, proxies
-        What each half says of every cloud, and its variance proxy, [clouds, 2].
-    tokens
-        Tokens of every cloud.
-    seed
-        Of the interval of kappa.
-    """
+def verdict_table(verdicts: Iterable[Sequence[str]]) -> Array:
+    """How many clouds the two halves call sub-Gaussian, heavier, undecided, [first, second]."""
     table = np.zeros((len(KINDS), len(KINDS)))
     for one, other in verdicts:
         table[KINDS.index(kind_of(one)), KINDS.index(kind_of(other))] += 1
-    kappa = kappa_estimate(table, seed)
-    low = kappa.interval[0]
-    nothing = Estimate(value=None, interval=(None, None))
-    return Agreement(
-        clouds=len(verdicts),
-        tokens=float(np.mean(tokens)) / 2 if len(verdicts) else 0.0,
-        first=tuple(table.sum(axis=1).astype(int).tolist()),
-        second=tuple(table.sum(axis=0).astype(int).tolist()),
-        both=tuple(np.diag(table).astype(int).tolist()),
-        kappa=kappa,
-        proxy=rank_correlation_interval(*proxies.T) if len(verdicts) else nothing,
-        proxy_medians=tuple(np.median(proxies, axis=0).tolist()) if len(verdicts) else (0.0, 0.0),
-        reproducible=low is not None and low >= SUBSTANTIAL,
-    )
+    return table
 
 
 def kappa_estimate(table: Array, seed: int) -> Estimate:
     """Cohen's kappa of a table of counts [first, second], with its 95% interval.
+
+    Neither if all clouds are called the same, where it is not defined.
 
     The interval is that of the posterior law under a Dirichlet prior of total weight 1: resampled
     tables are degenerate where nearly all clouds are called the same, and too narrow where all

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from esscher.math.theory.ball import BallBound, ball_bound, measured_supremum
-from esscher.math.theory.curve import Curve, Exponents, exponents
-from esscher.math.theory.exact_constants import (
-    MeanConstant,
-    cov_constant,
-    map_constant,
-    mean_constant,
-)
+from esscher.math.theory.ball import log_ball_bound, measured_supremum
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import moment_curves
 from esscher.math.theory.gaussian_tables import softmax_moments
@@ -20,22 +13,28 @@ from esscher.math.theory.hardmax import (
     hardmax_leading,
 )
 from esscher.math.theory.prediction import Constants, Prediction, constants, log_burn_in, predict
+from esscher.math.theory.rates import (
+    Curve,
+    Exponents,
+    cov_constant,
+    exponents,
+    map_constant,
+    mean_constant,
+)
 
 __all__ = [
-    "BallBound",
     "Constants",
     "Curve",
     "Exponents",
     "HardmaxCurve",
-    "MeanConstant",
     "Prediction",
-    "ball_bound",
     "constants",
     "cov_constant",
     "exponents",
     "hardmax_curve",
     "hardmax_exact",
     "hardmax_leading",
+    "log_ball_bound",
     "log_burn_in",
     "map_constant",
     "map_curve",

@@ -20,7 +20,6 @@ without symmetrisation or contraction. Two ways to divide by ``Z_n``:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,60 +36,8 @@ SHELLS = (0.25, 0.5, 0.75, 1.0)
 STARTS, STEPS = 3, 24
 
 
-@dataclass(frozen=True)
-class BallBound:
-    """``E sup_{|t| <= T} |Gamma_n - Gamma| <= C / sqrt(n)``.
-
-    Attributes
-    ----------
-    radius, tilt_radius
-        r and T.
-    mean_norm
-        Upper bound m on ``|E X|``; r when nothing is known.
-    value_norm
-        Norm of the value weight, a factor of the constant.
-    log_constant
-        ``ln C``: finite where C itself overflows.
-    """
-
-    radius: float
-    tilt_radius: float
-    mean_norm: float
-    value_norm: float
-    log_constant: float
-
-    @property
-    def constant(self) -> float:
-        """C; infinite where it overflows."""
-        return math.exp(self.log_constant) if self.log_constant < 709.0 else math.inf
-
-    @property
-    def log10_first_useful_n(self) -> float:
-        """``log10 (C/r)^2``: below that n the bound exceeds the size of the values."""
-        trivial = math.log(self.radius) + math.log(self.value_norm)
-        # C >= r always; the maximum only removes rounding at T = 0.
-        return max(2.0 * (self.log_constant - trivial) / math.log(10.0), 0.0)
-
-    def at(self, n: ArrayLike) -> Array:
-        """``C / sqrt(n)`` at given numbers of tokens (from 1 on)."""
-        sizes = np.asarray(n, dtype=np.float64)
-        if not np.all(sizes >= 1):
-            raise InputError(f"n is {n!r}; a number of tokens must be at least 1")
-        with np.errstate(over="ignore"):
-            return np.asarray(np.exp(self.log_constant - np.log(sizes) / 2))
-
-    def __repr__(self) -> str:
-        return (
-            f"E sup |Gamma_n - Gamma| <= 10^{self.log_constant / math.log(10.0):.2f} / sqrt(n) "
-            f"for |X| <= {self.radius:g}, |t| <= {self.tilt_radius:g}; "
-            f"says something from n = 10^{self.log10_first_useful_n:.1f} on"
-        )
-
-
-def ball_bound(
-    radius: float, tilt_radius: float, mean_norm: float | None = None, value_norm: float = 1.0
-) -> BallBound:
-    """Bound the error of softmax attention uniformly over a ball of tilts.
+def log_ball_bound(radius: float, tilt_radius: float, mean_norm: float | None = None) -> float:
+    """``ln C`` of the bound ``E sup_{|t| <= T} |Gamma_n - Gamma| <= C / sqrt(n)``.
 
     Parameters
     ----------
@@ -101,22 +48,18 @@ def ball_bound(
     mean_norm
         ``|E X|`` or an upper bound; 0 for centred tokens, where C grows like ``8 r e^{rT}`` instead
         of ``2 r e^{2rT}``. Taken to be r when left out.
-    value_norm
-        ``||W_v||_2``; the bound is for ``W_v X`` instead of X.
     """
     r, tilt = as_positive(radius, "radius"), as_nonnegative(tilt_radius, "tilt_radius")
     m = r if mean_norm is None else as_nonnegative(mean_norm, "mean_norm")
     if m > r * (1 + 1e-12):
         raise InputError(f"mean_norm is {m:g} but |X| <= radius = {r:g}; it cannot be larger")
-    value = as_positive(value_norm, "value_norm")
     # In units of e^{rT}, so that rT = 1000 is no overflow.
     decay = math.exp(-r * tilt)
     direct = 2 * r * tilt + math.log(2.0 - decay)
     split = (m + r) * tilt + 2 * math.log(
         math.sqrt(2.0 - decay) + math.sqrt(-2.0 * math.expm1(-r * tilt))
     )
-    log_constant = math.log(r) + math.log(value) + min(direct, split)
-    return BallBound(r, tilt, m, value, log_constant)
+    return math.log(r) + min(direct, split)
 
 
 def measured_supremum(
@@ -127,7 +70,7 @@ def measured_supremum(
     seed: int = 0,
     directions: int = 64,
 ) -> Array:
-    """Measure ``sup_{|t| <= T} |Gamma_n - Gamma|``, whose mean :func:`ball_bound` bounds.
+    """Measure ``sup_{|t| <= T} |Gamma_n - Gamma|``, whose mean :func:`log_ball_bound` bounds.
 
     Each replicate draws n tokens, evaluates ``|Gamma_n - Gamma|`` on spheres of several radii in
     ``directions`` random directions (and at t = 0) and climbs from the best points by projected

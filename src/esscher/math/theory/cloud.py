@@ -15,7 +15,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.heads import ArrayHead, Head, Tokens
 from esscher.math.theory.cloud_pass import CloudHead, CloudPass, Effort, Rows, redraw, root_ratios
-from esscher.math.theory.curve import Curve
+from esscher.math.theory.rates import Curve
 
 #: Less than any squared error.
 TINY = 1e-300
@@ -370,7 +370,6 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
             cloud = _cloud(tokens, tokens.tilts if outside is None else outside, queries)
             clouds.append(cloud_errors(cloud, sizes, seed=seed + i))
         method = f"one pass over each of {CLOUDS} drawn clouds of {count:,} tokens"
-    validity = "second order in part (pairs of queries left out); no rarer tokens than in the cloud"
     curves = {}
     for name in ("map", "mean", "mean_rms", "cov_rms"):
         metric = name.removesuffix("_rms")
@@ -385,7 +384,7 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
             wider = float(scipy.special.stdtrit(CLOUDS - 1, 0.975) / scipy.special.ndtri(0.975))
             spread = wider * squares.std(axis=0, ddof=1) / np.sqrt(len(parts))
             noise = spread / np.maximum(2 * error, TINY)
-        curves[name] = Curve(metric, statistic, sizes, error, noise, queries, method, validity)
+        curves[name] = Curve(metric, statistic, sizes, error, noise, queries, method)
     return curves
 
 

@@ -23,8 +23,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head
-from esscher.math.theory.curve import Curve
-from esscher.math.theory.exact_constants import select_coupling
 from esscher.math.theory.gaussian_tables import (
     STRONGEST,
     LaplaceTable,
@@ -34,6 +32,7 @@ from esscher.math.theory.gaussian_tables import (
     laplace_table,
     softmax_moments,
 )
+from esscher.math.theory.rates import Curve, select_coupling
 
 
 def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: int = 0) -> Curve:
@@ -51,7 +50,6 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     coupling = select_coupling(head, queries)
     law = TiltLaw(coupling)
     rule = law.rule(float(n.max()))
-    validity = "every n" if head.is_gaussian else "Gaussian theory applied to the second moments"
     # without tilts attention is uniform: a query's own key is one among n, as any other
     uniform = coupling.horizon == 0 and not coupling.tau.any()
     if queries == "population" or uniform:
@@ -65,7 +63,7 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     else:
         square, square_error, method = own_key_square(coupling, n, law, rule, seed)
     error = np.sqrt(square)
-    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method, validity)
+    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method)
 
 
 def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:

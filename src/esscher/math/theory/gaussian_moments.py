@@ -29,13 +29,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_sizes
 from esscher.math.coupling import Coupling, symmetric_root
 from esscher.math.heads import Head
-from esscher.math.theory.curve import Curve
-from esscher.math.theory.exact_constants import (
-    expected_absolute,
-    expected_gaussian_norm,
-    expected_isotropic_norm,
-    select_coupling,
-)
 from esscher.math.theory.gaussian_tables import (
     NODES,
     STRONGEST,
@@ -44,6 +37,13 @@ from esscher.math.theory.gaussian_tables import (
     Spline,
     TiltLaw,
     pair_variance,
+)
+from esscher.math.theory.rates import (
+    Curve,
+    expected_absolute,
+    expected_gaussian_norm,
+    expected_isotropic_norm,
+    select_coupling,
 )
 
 #: Names of the curves that ``moment_curves`` returns (``cov`` in one dimension only).
@@ -85,18 +85,6 @@ def moment_curves(
     else:
         values, errors = sampled_errors(coupling, n, queries, seed)
         method = "first-order projection on single tokens at each n, sampled"
-    validity = (
-        "first order in the interaction of tokens; beside simulations of 21 heads (n = 100 to "
-        "2,500) the mean was 1 to 7% low, the covariance between 5% low and 7% high"
-    )
-    low = mean_low_by(head)
-    if low is not None:
-        validity = (
-            "second order (mean) or first order (covariance) in the interaction of tokens; the "
-            f"expected norm of the mean was low by up to {low:.0%} in simulations to n = 10^5"
-        )
-    if not head.is_gaussian:
-        validity += "; Gaussian theory applied to the second moments"
     return {
         name: Curve(
             name.removesuffix("_rms"),
@@ -106,7 +94,6 @@ def moment_curves(
             errors[name],
             queries,
             method,
-            validity,
         )
         for name in MOMENT_CURVES
         if name in values

@@ -16,15 +16,22 @@ from esscher.core.validation import Array, as_queries, as_sizes
 from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
 from esscher.math.limits import NoLimit, OutputMoments, limit_moments
 from esscher.math.theory.cloud import largest_size, law_curves
-from esscher.math.theory.curve import Curve, Exponents, bounded_exponents, exponents
-from esscher.math.theory.exact_constants import cov_constant, map_constant, mean_constant
 from esscher.math.theory.gaussian_map import map_curve
 from esscher.math.theory.gaussian_moments import mean_low_by, moment_curves
+from esscher.math.theory.rates import (
+    Curve,
+    Exponents,
+    bounded_exponents,
+    cov_constant,
+    expected_gaussian_norm,
+    exponents,
+    map_constant,
+    mean_constant,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.math.simulation import DirectErrors
     from esscher.show.content import Plot
 
 
@@ -131,13 +138,11 @@ class Prediction:
         }
         return pd.DataFrame({"n": self.sizes} | columns)
 
-    def plot(self, *, simulated: DirectErrors | None = None, title: str | None = None) -> Plot:
+    def plot(self, *, title: str | None = None) -> Plot:
         """Draw predicted errors against n, and their local exponents.
 
         Parameters
         ----------
-        simulated
-            Errors of a simulation to draw with them, with two standard errors.
         title
             Above everything; None: the head; empty: none.
 
@@ -148,7 +153,7 @@ class Prediction:
         """
         from esscher.math.charts import draw_prediction
 
-        return draw_prediction(self, simulated, title)
+        return draw_prediction(self, title)
 
     def __repr__(self) -> str:
         rows = [self.headline]
@@ -291,7 +296,9 @@ def constants(head: Head, queries: str = "population") -> Constants:
     mean = mean_norm = cov = map_ = None
     if head.horizon < 1:
         limit = mean_constant(head, queries)
-        mean, mean_norm, cov = limit.squared, limit.norm, cov_constant(head, queries)
+        mean, cov = float(np.trace(limit)), cov_constant(head, queries)
+        # the expected norm of the Gaussian vector that the error tends to
+        mean_norm = expected_gaussian_norm(np.asarray(np.linalg.eigvalsh(limit), float))
     if head.horizon**2 < 0.5:
         map_ = map_constant(head)
     return Constants(queries, mean, mean_norm, cov, map_)

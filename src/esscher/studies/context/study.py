@@ -63,11 +63,13 @@ class ContextData(Data):
     exponent = var("layer head", "exponent of changes", help="b of change ~ L^-b")
     limit = var("layer", "at most", "n0", help="the window of the layer, or what the model reads")
     change = var(
-        "layer head context", help="relative change of the output when this context is doubled"
+        "layer head context",
+        "output changes when L is doubled",
+        help="relative change of the output when this context is doubled",
     )
     rest = var(
         "layer head context",
-        "still to come",
+        "still to come beyond L",
         help="relative change of the output beyond this context, measured and extrapolated",
     )
 

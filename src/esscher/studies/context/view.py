@@ -1,14 +1,13 @@
-"""Context lengths as people see them: the table, the cards and the sentences."""
+"""Context lengths as people see them: the table and the sentences."""
 
 from __future__ import annotations
 
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import counted, shown, two_digits
-from esscher.core.variables import by_row, var
+from esscher.core.shown import counted, two_digits
+from esscher.core.variables import var
 from esscher.runs.result import Result
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.context.study import ContextData, ContextSettings
 
@@ -28,18 +27,12 @@ NOTE = var("", "note", name="note", kind="U", terminal="note")
 
 def heads(result: Result[ContextSettings]) -> xr.Dataset:
     """Return the numbers of every head, and in a word whether its length was measured."""
-    data, longest = ContextData(result.data), result.setup.settings.context
+    data = ContextData(result.data)
     length = data.length.sel(bound="value", drop=True)
-    beyond = length > longest
-    changing = by_row(
-        lambda change: f"still changing by {change[-2]:.0%} at {longest:,}", "context", data.change
-    )
-    note = changing.where(length.isnull(), "").where(~beyond, "extrapolated")
-    return result.data.assign(
-        last_change=data.change.isel(context=-2, drop=True),
-        extrapolated=beyond,
-        note=note.astype(np.str_),
-    )
+    beyond = length > result.setup.settings.context
+    note = np.where(length.isnull(), "still changing", np.where(beyond, "extrapolated", ""))
+    last = data.change.isel(context=-2, drop=True)
+    return result.data.assign(last_change=last, extrapolated=beyond, note=(length.dims, note))
 
 
 TABLES = (
@@ -48,12 +41,8 @@ TABLES = (
         "All heads",
         ("layer", "head"),
         (
-            ContextData.length,
-            LAST_CHANGE,
-            NOTE,
-            ContextData.limit,
-            EXTRAPOLATED,
-            ContextData.exponent,
+            *(ContextData.length, LAST_CHANGE, NOTE, ContextData.limit),
+            *(EXTRAPOLATED, ContextData.exponent),
         ),
         heads,
         sort="length",
@@ -67,7 +56,6 @@ CURVES = TableView(
     "Changes of every head",
     ("layer", "head", "context"),
     (ContextData.change, ContextData.rest),
-    lambda result: result.data,
 )
 
 
@@ -98,57 +86,16 @@ def headline(result: Result[ContextSettings]) -> str:
     settings, frame = result.setup.settings, result.table()
     longest, half = settings.context, settings.context // 2
     done, not_yet, undecided = count_done(result, half)
-    sentence = (
-        f"{done} of {len(frame)} heads have seen enough after {half:,} tokens of context (more "
-        f"would change their output by less than {100 * settings.tolerance:g}%), {not_yet} have "
-        f"not, {undecided} undecided (95% intervals over {counted(settings.passages, 'passage')})"
-    )
-    beyond = frame["length"][frame["extrapolated"]]
-    if len(beyond):
-        sentence += (
-            f"; {len(beyond)} need more than {longest:,}, up to ~{two_digits(beyond.max())} "
-            "(extrapolated)"
-        )
-    changes = frame["last_change"][frame["length"].isna()]
-    if len(changes):
-        still = "is still changing, by" if len(changes) == 1 else "are still changing, by up to"
-        sentence += f"; {len(changes)} {still} {changes.max():.0%} at {longest:,}"
-    middle = float(frame["length"].fillna(np.inf).median())
+    length = frame["length"]
+    middle = float(length.fillna(np.inf).median())
     uses = f"still changes at {longest:,}"
     if np.isfinite(middle):
-        mark = "~" if middle > longest else ""
-        uses = f"uses {mark}{two_digits(middle)} tokens"
-    return f"{sentence}. The median head {uses}."
-
-
-def cards(result: Result[ContextSettings]) -> list[Card]:
-    """Return the numbers that matter."""
-    frame, longest = result.table(), result.setup.settings.context
-    total, done, not_yet, undecided = len(frame), *count_done(result, longest // 2)
-    lengths = frame["length"].fillna(np.inf).quantile([0.1, 0.5, 0.9], "nearest")
-    low, middle, high = (
-        shown(x, "n0") if np.isfinite(x) else f"open at {longest:,}" for x in lengths
+        uses = f"uses {'~' if middle > longest else ''}{two_digits(middle)} tokens"
+    beyond, open_ends = int((length > longest).sum()), int(length.isna().sum())
+    return (
+        f"{done} of {len(frame)} heads have seen enough after {half:,} tokens of context (more "
+        f"would change their output by less than {100 * settings.tolerance:g}%), {not_yet} have "
+        f"not, {undecided} undecided (95% intervals over {counted(settings.passages, 'passage')}). "
+        f"The median head {uses}. Extrapolated beyond {longest:,}: {beyond}; still changing "
+        f"there: {open_ends}."
     )
-    return [
-        Card(
-            f"{done} of {total}",
-            f"heads are done by {longest // 2:,} tokens",
-            f"within {100 * result.setup.settings.tolerance:g}% of their final output, by their "
-            f"intervals; {not_yet} are not, {undecided} undecided",
-        ),
-        Card(
-            f"{int(frame['extrapolated'].sum())} of {total}",
-            f"heads gain beyond {longest:,} tokens",
-            "by extrapolation",
-        ),
-        Card(
-            f"{int(frame['length'].isna().sum())} of {total}",
-            f"heads are still changing at {longest:,}",
-            "and the changes do not shrink",
-        ),
-        Card(
-            middle,
-            "tokens that the median head uses",
-            f"10% and 90% of the heads: {low} and {high}",
-        ),
-    ]

@@ -32,7 +32,7 @@ import xarray as xr
 
 from esscher.core.validation import Array
 from esscher.core.variables import joined
-from esscher.math.limits import GaussianStack, StackLimit
+from esscher.math.limits import AttentionLayer, StackLimit
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import mean_bounds
 from esscher.runs.result import NotFinished
@@ -40,11 +40,11 @@ from esscher.runs.study import Setup
 from esscher.studies.deep.sampling import split_terciles
 from esscher.studies.deep.stack import RESOLUTION, moment_entries
 from esscher.studies.deep.study import (
+    TERCILES,
     DeepData,
     DeepSettings,
     DeepStackSettings,
     DepthData,
-    LimitCheck,
     PassageErrors,
     Replicate,
     StackData,
@@ -119,8 +119,29 @@ def fitted(errors: Array, sizes: Sequence[int], seed: int, **options: Any) -> Ra
     return fit_rate(errors, np.asarray(sizes, dtype=np.float64), seed=seed, **options)
 
 
-def set_growth(data: DepthData, errors: Array, seed: int) -> None:
-    """Set the errors of all replicates, [curve, replicate, layer, size], and how they grow."""
+def set_layers(
+    data: DepthData,
+    errors: Array,
+    factors: Array | float,
+    sizes: Sequence[int],
+    seed: int,
+    options: Sequence[Mapping[str, Any]],
+) -> None:
+    """Set the errors of all replicates, how they grow from layer to layer, and fall with n.
+
+    Parameters
+    ----------
+    data
+        What to fill in.
+    errors
+        Axes [curve, replicate, layer, size].
+    factors
+        What errors are divided by before they are fitted.
+    sizes, seed
+        Sizes, and seed of the resampling.
+    options
+        Of the fits, by layer.
+    """
     data.replicate_error = errors
     growth = [
         [growth_factors(curve[:, :, j], seed) for j in range(errors.shape[-1])] for curve in errors
@@ -128,6 +149,12 @@ def set_growth(data: DepthData, errors: Array, seed: int) -> None:
     steps = np.array([[layers for layers, _ in curve] for curve in growth])
     data.growth = steps.swapaxes(1, 2)
     data.growth_per_layer = [[overall for _, overall in curve] for curve in growth]
+    data.fit.put(
+        [
+            [fitted(curve[:, i], sizes, seed, **given) for i, given in enumerate(options)]
+            for curve in errors / factors
+        ]
+    )
 
 
 # -- models
@@ -141,26 +168,18 @@ def combine_passages(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]
     NotFinished
         If there is none.
     """
-    settings, seed = setup.settings, setup.settings.seed
-    numbers = [
-        number
-        for number in range(settings.passages)
-        if all(f"passage-{number}-{part}" in cells for part in settings.parts)
-    ]
-    if not numbers:
-        raise NotFinished("no passage is measured in full")
-    parts = [
-        joined([cells[f"passage-{number}-{part}"] for number in numbers], "passage")
-        for part in settings.parts
-    ]
-    whole = joined(parts, "sampled")
-    measured, ways = PassageErrors(whole), list(settings.ways)
-    draws, causal = settings.draws, setup.model.causal
+    settings, seed, causal = setup.settings, setup.settings.seed, setup.model.causal
+    passages = [cells[name] for name in settings.cells if name in cells]
+    if not passages:
+        raise NotFinished("no passage is measured")
+    whole = joined(passages, "passage")
+    measured, ways, sampled = PassageErrors(whole), list(settings.ways), whole["sampled"].values
+    numbers, draws = whole["passage"].values, settings.draws
     labels = {"head": range(setup.model.heads)} if settings.terciles != "none" else {}
     data = DeepData.new(
         **labels,
         curve=ways,
-        sampled=whole["sampled"].values,
+        sampled=sampled,
         passage=numbers,
         replicate=numbers if len(numbers) > 1 else range(draws),
         layer=whole["layer"].values,
@@ -176,29 +195,20 @@ def combine_passages(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]
 
     by_draw = measured.error.sel(sampled=ways).values
     errors = np.array([independent(way) for way in by_draw])
-    set_growth(data, errors, seed)
+    layers: list[dict[str, Any]] = [{}] * errors.shape[2]
+    set_layers(data, errors, np.sqrt(factors)[:, None], settings.sizes, seed, layers)
     data.error = [mean_bounds(way.mean(axis=1), lowest=0.0) for way in by_draw]
-    data.fit.put(
-        [
-            [
-                fitted(way[:, i] / np.sqrt(factors), settings.sizes, seed)
-                for i in range(way.shape[1])
-            ]
-            for way in errors
-        ]
-    )
-    end = {name: whole[name].values for name in (*RANGES, "nll") if name in whole}
+    # the draws of a passage averaged, [sampled, passage, size]
+    end = {name: whole[name].values.mean(axis=2) for name in (*RANGES, "nll") if name in whole}
     for name, (lowest, highest) in RANGES.items():
         if name in end:
-            means = [mean_bounds(s.mean(axis=1), lowest, highest) for s in end[name]]
-            setattr(data, name, means)
+            setattr(data, name, [mean_bounds(s, lowest, highest) for s in end[name]])
     if causal:
         dense = measured.dense_nll.values[:, None]
         data.dense_perplexity = np.exp(mean_bounds(dense))[0]
-        surprise = [s.mean(axis=1) for s in end["nll"]]
-        data.perplexity = [np.exp(mean_bounds(s)) for s in surprise]
-        data.ratio = [np.exp(mean_bounds(s - dense)) for s in surprise]
-    damage = np.array([independent(s) for s in end["kl" if causal else "cosine"]])
+        data.perplexity = [np.exp(mean_bounds(s)) for s in end["nll"]]
+        data.ratio = [np.exp(mean_bounds(s - dense)) for s in end["nll"]]
+    damage = np.array([independent(s) for s in whole["kl" if causal else "cosine"].values])
     data.replicate_damage = damage if causal else np.maximum(1.0 - damage, 0.0)
     data.damage.put(
         [fitted(s / factors, settings.sizes, seed) for s in data.replicate_damage.values]
@@ -210,13 +220,8 @@ def combine_passages(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]
             for layer, chosen in heads.items():
                 terciles[layer, list(chosen)] = name
         data.tercile = terciles.astype(str)
-        costs = {
-            str(name): values.mean(axis=1) if causal else 1.0 - values.mean(axis=1)
-            for name, values in zip(
-                whole["sampled"].values, end["kl" if causal else "cosine"], strict=True
-            )
-        }
-        low, high = costs["low"], costs["high"]
+        costs = end["kl"] if causal else 1.0 - end["cosine"]
+        low, high = (costs[list(sampled).index(name)] for name in (TERCILES[0], TERCILES[-1]))
         if np.all(low > 0) and np.all(high > 0):
             data.high_over_low = np.exp(mean_bounds(np.log(high) - np.log(low)))
     return data
@@ -232,27 +237,19 @@ def combine_replicates(settings: DeepStackSettings, cells: Sequence[xr.Dataset])
     data = StackData(replicates.dataset.drop_vars(["error", "limit"]))
     errors = replicates.error.values
     stack, exact = settings.stack
-    set_growth(data, errors, seed)
     data.error = [mean_bounds(curve, lowest=0.0) for curve in errors]
-    heads = [layer.heads[0] for layer in stack.layers]
+    heads = [layer.head for layer in stack]
     burn_in = np.exp(np.maximum.accumulate([h.frobenius**2 + h.tau @ h.tau for h in heads]))
-    data.fit.put(
-        [
-            [
-                fitted(curve[:, i], sizes, seed, resolution=RESOLUTION, burn_in=float(burn_in[i]))
-                for i in range(settings.depth)
-            ]
-            for curve in errors
-        ]
-    )
-    data.horizon = [horizons[0] for horizons in exact.horizons]
+    layers = [{"resolution": RESOLUTION, "burn_in": float(tokens)} for tokens in burn_in]
+    set_layers(data, errors, 1.0, sizes, seed, layers)
+    data.horizon = exact.horizons
     means = errors[data.dataset["curve"].values.tolist().index("map"), :, :, -2].mean(axis=0)
     doubt = doubts(stack, sizes[-2], means.tolist())
     compare_with_recursion(data, replicates.limit.values, exact, doubt)
     return data
 
 
-def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str | None]:
+def doubts(stack: Sequence[AttentionLayer], size: int, errors: Sequence[float]) -> list[str | None]:
     """Why samples of a size cannot be extrapolated, by layer; None where they can.
 
     A layer inherits the doubts about those before it.
@@ -260,7 +257,7 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
     Parameters
     ----------
     stack
-        The stack, its heads over the laws that reach them.
+        The layers, their heads over the laws that reach them.
     size
         The smaller of the two sizes.
     errors
@@ -268,19 +265,19 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
     """
     out: list[str | None] = []
     doubt: str | None = None
-    for i, layer in enumerate(stack.layers):
-        for head in layer.heads:
-            log_burn_in = head.frobenius**2 + float(head.tau @ head.tau)
-            if doubt is None and head.horizon**2 >= LARGEST_SQUARE:
-                doubt = (
-                    f"layer {i} has H = {head.horizon:.3g}, and from H^2 = {LARGEST_SQUARE} on the "
-                    "bias does not fall like 1/n"
-                )
-            elif doubt is None and np.log(size) < log_burn_in:
-                doubt = f"n = {size} is below the burn-in of layer {i}, e^{log_burn_in:.3g} tokens"
-        if doubt is None and errors[i] > LARGEST_ERROR:
+    for i, layer in enumerate(stack):
+        head, error = layer.head, errors[i]
+        log_burn_in = head.frobenius**2 + float(head.tau @ head.tau)
+        if doubt is None and head.horizon**2 >= LARGEST_SQUARE:
             doubt = (
-                f"at n = {size} a token is off by {100 * errors[i]:.3g}% after layer {i}; from "
+                f"layer {i} has H = {head.horizon:.3g}, and from H^2 = {LARGEST_SQUARE} on the "
+                "bias does not fall like 1/n"
+            )
+        elif doubt is None and np.log(size) < log_burn_in:
+            doubt = f"n = {size} is below the burn-in of layer {i}, e^{log_burn_in:.3g} tokens"
+        elif doubt is None and error > LARGEST_ERROR:
+            doubt = (
+                f"at n = {size} a token is off by {100 * error:.3g}% after layer {i}; from "
                 f"{100 * LARGEST_ERROR:g}% on the noise would agree with anything"
             )
         out.append(doubt)
@@ -288,7 +285,7 @@ def doubts(stack: GaussianStack, size: int, errors: Sequence[float]) -> list[str
 
 
 def compare_with_recursion(
-    data: LimitCheck, limits: Array, recursion: StackLimit, doubt: Sequence[str | None]
+    data: StackData, limits: Array, recursion: StackLimit, doubt: Sequence[str | None]
 ) -> None:
     """Compare the measured limit of every layer with the recursion.
 
@@ -326,15 +323,11 @@ def compare_with_recursion(
     data.resolution = np.median(noise, axis=1) / variance
     verdicts, reasons = [], []
     for i, reason in enumerate(doubt):
+        differs = bool(np.any(off[i] > bound * noise[i]))
         reach = float(np.max(off[i] + bound * noise[i])) / variance[i]
-        verdict = UNDECIDED
         if count == 1:
             reason = reason or "one replicate has no standard error"
-        elif np.any(off[i] > bound * noise[i]):
-            verdict = DIFFERS
-        elif reach <= SAME:
-            verdict = AGREES
-        elif reason is None:
+        elif reason is None and not differs and reach > SAME:
             # if the recursion is right, deviations are noise, and fall with standard errors
             needed = int(np.ceil(count * (reach / SAME) ** 2))
             reason = (
@@ -342,6 +335,6 @@ def compare_with_recursion(
                 f"variance from it, and {100 * SAME:g}% is the margin; about {needed:,} "
                 f"replicates instead of {count} would do, if it is right"
             )
-        verdicts.append(UNDECIDED if reason else verdict)
+        verdicts.append(UNDECIDED if reason else DIFFERS if differs else AGREES)
         reasons.append(reason or "")
     data.agreement, data.doubt = verdicts, reasons

@@ -272,7 +272,7 @@ def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int
     }
 
 
-# Cells: the horizons, and a passage and a way of sampling.
+# Cells: the horizons, and the passages.
 
 
 def read_text(
@@ -305,25 +305,20 @@ class DeepWork:
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield the horizons first: they say which heads are in which tercile."""
         settings = self.setup.settings
-        by_part: dict[str, Variants] = {way: {way: (way, None)} for way in settings.ways}
+        variants: dict[str, tuple[str, Mapping[int, Collection[int]] | None]] = {
+            way: (way, None) for way in settings.ways
+        }
         if settings.terciles != "none":
             yield {"horizons": Task("horizons", _horizons_cell, (self.model, tuple(self.passages)))}
             cell = run.read("horizons")
             assert cell is not None  # stored before anything that needs it
             heads = split_terciles(cell["horizon"].values, settings.terciles)
-            by_part["terciles"] = {name: (settings.ways[0], heads[name]) for name in TERCILES}
-        try:
-            yield {
-                f"passage-{number}-{part}": Task(
-                    f"passage-{number}-{part}",
-                    _passage_cell,
-                    (self.model, passage, variants, settings.sizes, settings.draws, settings.seed),
-                )
-                for number, passage in enumerate(self.passages)
-                for part, variants in by_part.items()
-            }
-        finally:
-            _LAST.clear()
+            variants |= {name: (settings.ways[0], heads[name]) for name in TERCILES}
+        arguments = variants, settings.sizes, settings.draws, settings.seed
+        yield {
+            name: Task(name, _passage_cell, (self.model, passage, *arguments))
+            for name, passage in zip(settings.cells, self.passages, strict=True)
+        }
 
 
 def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset:
@@ -335,27 +330,14 @@ def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset
         return data.dataset
 
 
-#: The passage that this process has read last: its dense pass serves several cells.
-_LAST: list[SampledPassage] = []
-
-
 def _passage_cell(
     model: AnyModel,
     passage: Passage,
     variants: Variants,
-    sizes: tuple[int, ...],
+    sizes: Sequence[int],
     draws: int,
     seed: int,
 ) -> xr.Dataset:
-    """Some variants on one passage."""
+    """All variants on one passage."""
     with opened_model(model) as loaded:
-        last = _LAST[0] if _LAST and _LAST[0].loaded is loaded else None
-        # the number too: samples depend on it, and passages of a text may be equal
-        if (
-            last is None
-            or last.passage.number != passage.number
-            or not np.array_equal(last.passage.ids, passage.ids)
-        ):
-            _LAST.clear()  # two passages need not be in memory together
-            _LAST.append(SampledPassage(loaded, passage))
-        return _LAST[0].cell(variants, sizes, draws, seed).dataset
+        return SampledPassage(loaded, passage).cell(variants, sizes, draws, seed).dataset

@@ -1,7 +1,7 @@
 """A random attention-only stack with residuals, with the same horizon in every layer.
 
 Layer l is ``x -> c (residual x + output_scale O Gamma(x))``. Everything is set on the law
-N(m, Sigma) that reaches the layer according to the exact recursion (``limits/stack.py``):
+N(m, Sigma) that reaches the layer according to the exact recursion (``limits/mapping.py``):
 
 * the interaction ``M = Sigma^{1/2} A Sigma^{1/2}`` is a matrix of independent normal entries,
   scaled to ``||M||_2 = horizon``; the mean tilt has a random direction and the length ``tau``;
@@ -29,7 +29,7 @@ from esscher.core.validation import Array
 from esscher.engine.attention.outputs import attention_outputs
 from esscher.math.heads import law_head
 from esscher.math.laws import Gaussian
-from esscher.math.limits import AttentionLayer, GaussianStack, StackLimit
+from esscher.math.limits import AttentionLayer, StackLimit, gaussian_stack
 from esscher.math.limits.mapping import AffineMap
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch, Setup
@@ -49,7 +49,7 @@ def random_stack(
     output_scale: float = 0.5,
     tau: float = 0.0,
     seed: int = 0,
-) -> tuple[GaussianStack, StackLimit]:
+) -> tuple[list[AttentionLayer], StackLimit]:
     """Draw a stack for tokens N(0, I), and push that law through it.
 
     Parameters
@@ -93,15 +93,14 @@ def random_stack(
         )
         q, r = np.linalg.qr(square)
         output = output_scale * q * np.sign(np.diag(r))  # signs: uniform over the orthogonal group
-        plain = AttentionLayer((head,), (output,), residual=residual)
+        plain = AttentionLayer(head, output, residual)
         mean, covariance = plain.limit_map(law).push(law.mean, law.covariance)
         factor = np.sqrt(dim / (mean @ mean + np.trace(covariance)))
-        layer = AttentionLayer((head,), (factor * output,), residual=factor * residual)
+        layer = AttentionLayer(head, factor * output, factor * residual)
         mean, covariance = layer.limit_map(law).push(law.mean, law.covariance)
         law = Gaussian(mean, covariance)
         layers.append(layer)
-    stack = GaussianStack(layers)
-    return stack, stack.propagate(Gaussian(dim=dim))
+    return layers, gaussian_stack(layers, Gaussian(dim=dim))
 
 
 def depth_maps(limit: StackLimit) -> list[AffineMap]:
@@ -119,21 +118,20 @@ COORDINATES = 16
 DTYPE, RESOLUTION = "float32", 1e-6
 
 
-def push_tokens(stack: GaussianStack, tokens: Array, dtype: str = DTYPE) -> Iterator[Array]:
+def push_tokens(
+    stack: Sequence[AttentionLayer], tokens: Array, dtype: str = DTYPE
+) -> Iterator[Array]:
     """Yield the tokens after every layer; no matrix of all pairs is ever formed."""
     x = tokens
-    for layer in stack.layers:
-        moved = layer.residual * x + layer.bias
-        for head, output in zip(layer.heads, layer.output, strict=True):
-            tilts, keys, values = head.tokens(x)
-            outputs = attention_outputs(tilts, keys, values, dtype=dtype)[0]
-            moved += outputs.astype(np.float64) @ output.T
-        x = moved
+    for layer in stack:
+        tilts, keys, values = layer.head.tokens(x)
+        outputs = attention_outputs(tilts, keys, values, dtype=dtype)[0]
+        x = layer.residual * x + outputs.astype(np.float64) @ layer.output.T
         yield x
 
 
 def layer_errors(
-    stack: GaussianStack, limit: StackLimit, tokens: Array, dtype: str = DTYPE
+    stack: Sequence[AttentionLayer], limit: StackLimit, tokens: Array, dtype: str = DTYPE
 ) -> Iterator[tuple[dict[str, float], Array]]:
     """Yield errors after every layer, relative to the size of that layer's tokens, and moments.
 
@@ -181,7 +179,10 @@ def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> OneBatch:
 
 
 def measure_replicate(
-    source: tuple[GaussianStack, StackLimit], sizes: Sequence[int], replicate: int, seed: int
+    source: tuple[Sequence[AttentionLayer], StackLimit],
+    sizes: Sequence[int],
+    replicate: int,
+    seed: int,
 ) -> xr.Dataset:
     """One replicate: the first n of the same tokens, for every size n.
 
@@ -190,7 +191,7 @@ def measure_replicate(
     stack, limit = source
     rng = random_stream(seed, "deep tokens", replicate)
     tokens = Gaussian(dim=limit.means.shape[1]).sample(sizes[-1], rng)
-    errors = np.empty((len(STACK_CURVES), len(stack.layers), len(sizes)))
+    errors = np.empty((len(STACK_CURVES), len(stack), len(sizes)))
     moments = []
     for j, n in enumerate(sizes):
         by_layer = list(layer_errors(stack, limit, tokens[:n]))
@@ -199,7 +200,7 @@ def measure_replicate(
     data = Replicate.new(
         curve=STACK_CURVES,
         replicate=[replicate],
-        layer=range(len(stack.layers)),
+        layer=range(len(stack)),
         size=sizes,
         entry=range(moments[0].shape[1]),
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
-    from esscher.math.limits import GaussianStack, StackLimit
+    from esscher.math.limits import AttentionLayer, StackLimit
     from esscher.runs.result import Result
     from esscher.studies.deep.sampling import DeepWork
 
@@ -100,9 +100,10 @@ class DepthData(Data):
     fit = group(Fit, "curve layer")
 
 
-class LimitCheck(Data):
-    """The measured limit of a stack against the exact recursion, by layer."""
+class StackData(DepthData):
+    """The result of a stack: also its measured limit against the exact recursion, by layer."""
 
+    horizon = var("layer", "H", terminal="H", help="horizon of the layer")
     measured = var("layer entry", page=False)
     exact = var("layer entry", page=False)
     standard_error = var("layer entry", page=False)
@@ -127,12 +128,6 @@ class LimitCheck(Data):
     )
     agreement = var("layer", "limit", kind="U", terminal="limit")
     doubt = var("layer", kind="U", page=False, help="why there is no verdict")
-
-
-class StackData(DepthData, LimitCheck):
-    """The result of a stack."""
-
-    horizon = var("layer", "H", terminal="H", help="horizon of the layer")
 
 
 class DeepData(DepthData):
@@ -176,9 +171,9 @@ class DeepSettings(Record, frozen=True, kw_only=True):
         return WAYS if self.keys == "both" else (self.keys,)
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """What is measured of a passage, a cell each."""
-        return (*self.ways, *(("terciles",) if self.terciles != "none" else ()))
+    def cells(self) -> list[str]:
+        """Names of the passages."""
+        return [f"passage-{number}" for number in range(self.passages)]
 
 
 class DeepStackSettings(Record, frozen=True, kw_only=True):
@@ -195,7 +190,7 @@ class DeepStackSettings(Record, frozen=True, kw_only=True):
     seed: int
 
     @property
-    def stack(self) -> tuple[GaussianStack, StackLimit]:
+    def stack(self) -> tuple[list[AttentionLayer], StackLimit]:
         """Draw the stack, and return it with its limit."""
         from esscher.studies.deep.stack import random_stack
 
@@ -306,11 +301,9 @@ class DeepStudy(ModelStudy[DeepSettings]):
 
     @staticmethod
     def cells(setup: Setup[DeepSettings]) -> list[str]:
-        """The horizons, and one cell per passage and way of sampling."""
-        settings = setup.settings
-        horizons = ["horizons"] if settings.terciles != "none" else []
-        passages = range(settings.passages)
-        return horizons + [f"passage-{p}-{part}" for p in passages for part in settings.parts]
+        """The horizons, and one cell per passage."""
+        horizons = ["horizons"] if setup.settings.terciles != "none" else []
+        return horizons + setup.settings.cells
 
     @staticmethod
     def combine(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]) -> DeepData:

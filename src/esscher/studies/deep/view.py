@@ -1,21 +1,17 @@
-"""The result as people see it: the tables, the cards and the sentences."""
+"""The result as people see it: the tables and the sentences."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import between, rates_said, shown, two_digits
-from esscher.core.variables import var, with_ends
-from esscher.math.statistics.records import Ends, class_counts, rate_words
+from esscher.core.shown import between, rates_said, two_digits
+from esscher.core.variables import with_ends
+from esscher.math.statistics.intervals import Ends, class_counts
 from esscher.runs.fits import Fit
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.deep.combine import AGREES, SAME, UNDECIDED
 from esscher.studies.deep.study import (
-    WAYS,
     AnyDeep,
     DeepData,
     DeepStackSettings,
@@ -24,15 +20,6 @@ from esscher.studies.deep.study import (
 )
 
 TITLE = "Error through depth"
-#: Variables that only tables show.
-HEADS = var("", name="heads", format="n0", terminal="heads")
-HORIZON = var(
-    "bound",
-    "H",
-    name="horizon",
-    terminal="H",
-    help="horizon of the dense model: median over these heads, smallest and largest",
-)
 
 
 def is_stack(result: AnyDeep) -> bool:
@@ -49,20 +36,6 @@ def shown_size(result: AnyDeep) -> int:
 def layers(result: AnyDeep) -> xr.Dataset:
     """Return errors, growth and exponents by layer, at one size."""
     return result.data.sel(size=shown_size(result), drop=True)
-
-
-def damage(result: AnyDeep) -> xr.Dataset:
-    """Return the exponents of what becomes of a model's end, and which heads were sampled."""
-    data = DeepData(result.data)
-    table = data.damage.alone()
-    sampled = table["sampled"].values.tolist()
-    if "tercile" in data.dataset:
-        horizon, tercile = data.horizon.values, data.tercile.values
-        chosen = [horizon[(tercile == name) | (name in WAYS)] for name in sampled]
-        ends = [(np.median(h), h.min(), h.max()) if h.size else [np.nan] * 3 for h in chosen]
-        table["heads"] = "sampled", [len(h) for h in chosen]
-        table["horizon"] = ("sampled", "bound"), np.array(ends)
-    return table
 
 
 TABLES = (
@@ -96,10 +69,10 @@ TABLES = (
     ),
     TableView(
         "damage",
-        "What was sampled, and the exponent of the damage",
+        "Exponent of the damage",
         ("sampled",),
-        (HEADS, HORIZON, Fit.exponent, Fit.trusted, Fit.reasons),
-        damage,
+        (Fit.exponent, Fit.trusted, Fit.reasons),
+        lambda result: DeepData(result.data).damage.alone(),
         caption="Damage: the KL to the dense model, or 1 - cosine.",
     ),
     TableView(
@@ -147,57 +120,33 @@ def _of_model(result: AnyDeep) -> str:
     """What the middle size costs a model, and how fast the damage falls."""
     data, way = layers(result), str(result.data["curve"].values[0])
 
-    def at(quantity: str, factor: float = 1.0, how: str = "two") -> str:
-        value, (low, high) = with_ends(factor * data[quantity].sel(sampled=way))
-        return between(value, (low, high), how)
+    def said(name: str, **labels: str) -> str:
+        value, ends = with_ends(data[name].sel(labels))
+        return "" if np.isnan(value) else between(value, ends, "d3" if name == "cosine" else "two")
 
-    keys = round(float(data["eligible"].mean()))
+    keys, decoder = round(float(data["eligible"].mean())), "kl" in data
     text = f"With {shown_size(result)} of {keys} keys drawn in every layer ({way}), "
-    if "kl" in data:
+    if decoder:
         text += (
-            f"the next-token distribution is {at('kl')} nats from dense (KL), "
-            f"the most likely token is the same in {at('top1', 100)}%, and "
-            f"perplexity is {at('ratio')} times that of dense."
+            f"the next-token distribution is {said('kl', sampled=way)} nats from dense (KL), and "
+            f"perplexity is {said('ratio', sampled=way)} times that of dense."
         )
     else:
-        text += f"the embedding's cosine to dense is {at('cosine', how='d3')}."
-    sentences = [text]
-    value, (low, high) = with_ends(data["growth_per_layer"].sel(curve=way))
-    if not np.isnan(value):
-        factor = between(value, (low, high))
-        if low > 1 or high < 1:
-            verb = "grows" if low > 1 else "shrinks"
-            sentences.append(
-                f"The relative error of the tokens {verb} by a factor {factor} per layer."
-            )
-        else:
-            sentences.append(
-                "Whether the relative error of the tokens grows from layer to layer is undecided "
-                f"(factor {factor} per layer)."
-            )
+        text += f"the embedding's cosine to dense is {said('cosine', sampled=way)}."
+    if factor := said("growth_per_layer", curve=way):
+        text += f" The relative error of the tokens changes by a factor {factor} per layer."
     if fits := _intervals(data["exponent"].sel(curve=way)):
-        sentences.append(f"The error falls {rates_said(class_counts(fits), 'layer')}.")
-    value, (low, high) = with_ends(data["damage_exponent"].sel(sampled=way))
-    if not np.isnan(value):
-        name, exponent = "KL" if "kl" in data else "1 - cosine", between(value, (low, high))
-        if low > 0:
-            sentences.append(f"{name} falls like n^-{exponent}.")
-        elif high < 0:
-            sentences.append(f"{name} rises with n (exponent {exponent}).")
-        else:
-            sentences.append(f"Whether {name} falls with n is undecided (exponent {exponent}).")
+        text += f" The error falls {rates_said(class_counts(fits), 'layer')}."
+    if exponent := said("damage_exponent", sampled=way):
+        text += f" {'KL' if decoder else '1 - cosine'} goes like n^-b, b = {exponent}."
     if "high_over_low" in data:
-        value, (low, high) = with_ends(data["high_over_low"])
-        sentences.append(
-            "Sampling only the high-horizon third of the heads does "
-            f"{between(value, (low, high))} times the damage of the low-horizon third"
-            + ("." if low > 1 or high < 1 else ", which may be chance.")
+        text += (
+            " Sampling only the high-horizon third of the heads does "
+            f"{said('high_over_low')} times the damage of the low-horizon third."
         )
     if data.sizes["passage"] == 1:
-        sentences.append(
-            "There is one passage: intervals cover the draws of its keys, not other texts."
-        )
-    return " ".join(sentences)
+        text += " There is one passage: intervals cover the draws of its keys, not other texts."
+    return text
 
 
 def _of_stack(result: AnyDeep) -> str:
@@ -213,12 +162,8 @@ def _of_stack(result: AnyDeep) -> str:
     value, ends = with_ends(data["growth_per_layer"])
     if not np.isnan(value):
         text += f", a factor {between(value, ends)} per layer"
-    fits = [with_ends(part["exponent"]) for part in (first, last)]
-    if not any(np.isnan(value) for value, _ in fits):
-        said = [f"{between(value, ends)} ({rate_words(ends)})" for value, ends in fits]
-        text += f"; its exponent is {said[0]} after the first layer and {said[1]} after the last"
-        counts = class_counts(_intervals(data["exponent"]))
-        text += f". The error falls {rates_said(counts, 'layer')}"
+    if fits := _intervals(data["exponent"]):
+        text += f". The error falls {rates_said(class_counts(fits), 'layer')}"
     agreement = str(last["agreement"].values)
     if agreement == UNDECIDED:
         doubt = str(last["doubt"].values)
@@ -228,8 +173,7 @@ def _of_stack(result: AnyDeep) -> str:
         f"{text}. The measured limit of depth {depth} "
         f"{within if agreement == AGREES else 'DIFFERS FROM the recursion'}: the largest of "
         f"{data.sizes['entry']} deviations is {float(last['largest']):.2f} standard errors (bound "
-        f"{float(last['largest_bound']):.2f}; a standard error is "
-        f"{100 * float(last['resolution']):.2g}% of a variance)."
+        f"{float(last['largest_bound']):.2f})."
     )
 
 
@@ -242,26 +186,7 @@ def notes(result: AnyDeep) -> list[str]:
     return said
 
 
-def cards(result: AnyDeep) -> list[Card]:
-    """Return the numbers that matter."""
-    data = layers(result).isel(curve=0)
-    at = f"n = {shown_size(result):,}; "
-
-    def card(array: xr.DataArray, what: str, how: str, note: str = at) -> list[Card]:
-        value, (low, high) = with_ends(array)
-        known = f"95% interval {shown(low, how)} to {shown(high, how)}"
-        interval = "no interval" if np.isnan(low) else known
-        return [] if np.isnan(value) else [Card(shown(value, how), what, note + interval)]
-
-    return [
-        *card(data["error"].isel(layer=0), "error after the first layer", "s3"),
-        *card(data["error"].isel(layer=-1), "error after the last layer", "s3"),
-        *card(data["growth_per_layer"], "growth factor per layer", "d3"),
-        *card(data["exponent"].isel(layer=-1), "exponent after the last layer", "d3", ""),
-    ]
-
-
-def _intervals(exponents: xr.DataArray) -> Iterable[Ends]:
+def _intervals(exponents: xr.DataArray) -> list[Ends]:
     """Intervals of the exponents that are known."""
     rows = exponents.transpose(..., "bound").values.tolist()
     return [(low, high) for value, low, high in rows if value == value]

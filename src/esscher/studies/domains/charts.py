@@ -1,52 +1,59 @@
-"""The chart of corpora: which heads differ."""
+"""The chart of corpora: which heads differ, and the blocks of one of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from altair.typing import ChartType
 
 from esscher.core.variables import table
 from esscher.runs.result import Result
-from esscher.show.chart import figure
+from esscher.show.cells import picked_title
+from esscher.show.chart import Axis, Series, panel, points
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap
-from esscher.show.theme import SHARES
-from esscher.studies.domains.compare import UNDECIDED
-from esscher.studies.domains.study import STATISTICS, DomainsSettings
-from esscher.studies.domains.view import measured
+from esscher.show.explorer import HeadMap, explorer
+from esscher.show.frames import records
+from esscher.show.theme import BLUE, PALE, SHARES, limits
+from esscher.studies.domains.compare import DIFFERS, UNDECIDED
+from esscher.studies.domains.study import STATISTICS, DomainsData, DomainsSettings
+from esscher.studies.domains.view import TABLES, tokens
 
-#: Statistics of the chart.
-MAIN = ("tokens", "ess", "khat")
+if TYPE_CHECKING:
+    import altair as alt
+
+VERDICT = Series("verdict", (DIFFERS, UNDECIDED), colours=(BLUE, PALE))
+MAPS = (
+    HeadMap(DomainsData.share, look={"ends": (0.0, 1.0), "colours": SHARES}),
+    HeadMap(DomainsData.verdict, words=VERDICT, letters={DIFFERS: "D", UNDECIDED: "?"}),
+)
 
 
-def heads(result: Result[DomainsSettings]) -> ChartType:
-    """Draw the share of each head's variance over blocks that is between corpora."""
-    panels = []
-    for name in MAIN:
-        if name in result.data["statistic"]:
-            data = result.data.sel(statistic=name)
-            frame = table(data, ("layer", "head"), ("share", "verdict"))
-            look = {"ends": (0.0, 1.0), "colours": SHARES, "crossed": "undecided"}
-            shares = HeadMap("share", STATISTICS[name].title, look)
-            panels.append(shares.draw(frame.assign(undecided=frame["verdict"] == UNDECIDED)))
-    setup, settings, sizes = result.setup, result.setup.settings, result.data.sizes
-    title = (
-        f"{setup.model.name}, {settings.mode} mode: {sizes['corpus']} corpora, "
-        f"{sizes['block']} blocks of {settings.block_tokens:,} tokens each"
-    )
-    note = "×: undecided, which does not make corpora the same"
-    return figure(panels, title, note=note, apart=True)
+def heads(
+    result: Result[DomainsSettings], heads: Sequence[tuple[int, int]] | None = None
+) -> ChartType:
+    """Draw how much of each head's variance is between corpora, and the blocks of one head."""
+    rows = records(table(tokens(result), ("layer", "head", "corpus", "block"), ("number",)))
+    x = Axis("corpus", names=result.data["corpus"].values.tolist())
+    ends = limits([row["number"] for row in rows], log=True)
+    y = Axis("number", STATISTICS["tokens"].title, log=True, limits=ends)
+
+    def curves(pick: alt.Parameter) -> list[ChartType]:
+        return [panel(points(rows, x, y, pick=pick), title=picked_title("blocks"))]
+
+    note = "undecided does not make corpora the same"
+    return explorer(result, TABLES[0], MAPS, curves, heads=heads, note=note)
 
 
 DRAWINGS = (
     Drawing(
-        "heads",
-        "variance between corpora, layer by head",
+        "explorer",
+        "which heads differ between corpora, and the blocks of one of them (--head)",
         heads,
-        missing=lambda result: (
-            None if measured(result) else "too few blocks are measured to compare anything"
-        ),
+        heads=True,
         heading="Which heads differ",
-        caption="Colours: how much of a head's variance over blocks lies between corpora. "
-        "Crossed: undecided.",
+        caption="Tokens for 10% output error: how much of a head's variance over blocks lies "
+        "between corpora. Click a cell, or move with the arrow keys, to see the blocks of that "
+        "head.",
     ),
 )

@@ -26,8 +26,9 @@ from scipy import stats
 
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.core.variables import BOUND, joined
+from esscher.core.variables import joined
 from esscher.math.statistics.intervals import discoveries, mean_bounds
+from esscher.runs.result import NotFinished
 from esscher.runs.study import Setup
 from esscher.studies.domains.study import (
     STATISTICS,
@@ -177,13 +178,19 @@ def compare(
 
 
 def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> DomainsData:
-    """Compare corpora by as many blocks of each as all have."""
+    """Compare corpora by as many blocks of each as all have.
+
+    Raises
+    ------
+    NotFinished
+        If these are too few to compare anything.
+    """
     settings, names = setup.settings, [corpus.name for corpus in setup.records["texts"]]
     blocks, corpora = 0, range(len(names))
     while all(cell_name(i, blocks) in cells for i in corpora):
         blocks += 1
     if blocks < FEWEST:
-        return _nothing()
+        raise NotFinished(f"{blocks} blocks of every corpus are measured; it takes {FEWEST}")
     rows = [joined((cells[cell_name(i, b)] for b in range(blocks)), "block") for i in corpora]
     together = BlockNumbers(joined(rows, "corpus"))
     numbers = together.number.transpose("statistic", "layer", "head", "corpus", "block")
@@ -202,14 +209,4 @@ def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> D
     ]
     for variable in tests[0]:
         setattr(data, variable, [test[variable] for test in tests])
-    return data
-
-
-def _nothing() -> DomainsData:
-    """A result without blocks: too few are measured."""
-    axes = [a for variable in DomainsData.variables() for a in variable.axes if a != BOUND]
-    data = DomainsData.new(**dict.fromkeys(axes, ()))
-    for variable in DomainsData.variables():
-        shape = [data.dataset.sizes[axis] for axis in variable.axes]
-        setattr(data, variable.name, np.empty(shape, dtype=object))
     return data

@@ -128,12 +128,11 @@ def _enough(loaded: LoadedModel, text: str, settings: DomainsSettings) -> str | 
         part = text[:length]
         if part.strip():
             read = block_passages(loaded, part, settings)
-            if settings.sequences is not None and len(read) == settings.sequences:
-                return part
-            if (
-                settings.sequences is None
-                and sum(p.text_tokens for p in read) >= settings.block_tokens
-            ):
+            if settings.sequences is None:
+                filled = sum(p.text_tokens for p in read) >= settings.block_tokens
+            else:
+                filled = len(read) == settings.sequences
+            if filled:
                 return part
         if length >= len(text):
             return None

@@ -14,8 +14,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import Seed, SomeHeads, SomeLayers, option
 from esscher.core.validation import as_indices
 from esscher.core.variables import Data, var
-from esscher.engine.models.outline import Outline
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.sampled.sizes import Mode, usual_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
@@ -90,7 +89,7 @@ class BlockNumbers(Data):
 
 
 class DomainsData(BlockNumbers):
-    """The result: what differs between corpora; nothing while too few blocks are measured.
+    """The result: what differs between corpora.
 
     ``pair`` names two corpora, the second of which is the reference.
     """

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from esscher.runs.old_study import function_of
-from esscher.studies.paper.study import Paper, PaperStudy
+from esscher.runs.study import function_of
+from esscher.studies.paper.study import PaperStudy
 
-__all__ = ["Paper", "PaperStudy", "paper"]
+__all__ = ["PaperStudy", "paper"]
 
 paper = function_of(PaperStudy)

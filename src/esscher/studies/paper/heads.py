@@ -1,4 +1,4 @@
-"""Claims about the heads of an encoder: exponents beside Psi, scaled tilts, the argmax of heads.
+"""Measurements of the heads of an encoder: exponents beside Psi, scaled tilts, argmax, windows.
 
 All tokens of a text are one cloud, of which n are drawn with replacement, as in a pooled probe:
 exponents are those of :func:`esscher.probe` with the same options and seed. What one pass predicts
@@ -7,44 +7,36 @@ besides is left out here, which is most of a probe's time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.core.variables import BOUNDS, bounds, estimate, joined
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import fit_rate
-from esscher.math.statistics.intervals import mean_bounds, rank_correlation
-from esscher.math.statistics.records import class_counts
-from esscher.math.theory import exponents
-from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
-from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
-from esscher.studies.paper.ledger import (
-    Check,
-    Claim,
-    Entry,
+from esscher.math.statistics.intervals import mean_bounds
+from esscher.studies.paper.study import (
+    LONG_CONTEXT,
+    AlphaExponents,
+    ArgmaxErrors,
+    Exponents,
+    HeadExponents,
     Measurement,
-    Rows,
-    Scale,
-    Setting,
+    PaperSettings,
     Unit,
-    judged,
-    verdict_of,
-    with_interval,
+    WindowErrors,
 )
+from esscher.studies.paper.synthetic import geometric
 
 if TYPE_CHECKING:
-    from altair.typing import ChartType
-
+    from esscher.engine.models.loaded import LoadedModel
     from esscher.engine.models.weights import HeadWeights
     from esscher.engine.text.collect import CloudFile
 
@@ -52,28 +44,26 @@ if TYPE_CHECKING:
 PARTS = 6
 #: Longest passage, as in a probe.
 CONTEXT = 512
-#: Resamples of heads.
-RESAMPLES = 1_000
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
-#: The authors' experiment with BigBird, for models that read :data:`LONG_CONTEXT` tokens at a time:
-#: numbers of tokens drawn; half-widths of windows, and keys drawn beside a window.
-LONG_CONTEXT = 4_096
+#: The authors' experiment with BigBird, for encoders that read long passages: numbers of tokens
+#: drawn; half-widths of windows, and keys drawn beside a window.
 LONG_SIZES = (1_000, 3_000, 12)
 HALF_WIDTHS = (500, 1_500, 12)
 RANDOM_KEYS = 50
 
 
-# Measurements.
+@lru_cache(maxsize=2)
+def loaded_model(name: str) -> LoadedModel:
+    """Return a model; a process loads it once."""
+    from esscher.engine.models.load import load_model
 
-
-def _sizes(first: int, last: int, count: int) -> tuple[int, ...]:
-    return tuple(int(n) for n in np.unique(np.geomspace(first, last, count).round()))
+    return load_model(name)
 
 
 @lru_cache(maxsize=2)
 def _cloud(
-    setting: Setting, layers: tuple[int, ...], tokens: int
+    settings: PaperSettings, layers: tuple[int, ...], tokens: int
 ) -> tuple[CloudFile, dict[int, tuple[HeadWeights, Array | None]]]:
     """Tokens of some layers; by layer its weights, and the covariance of hidden states."""
     from esscher.engine.models.weights import head_weights
@@ -82,163 +72,130 @@ def _cloud(
     from esscher.engine.text.collect import collect_cloud
     from esscher.engine.text.packing import read_passages
 
-    loaded = setting.loaded(setting.encoder)
+    loaded = loaded_model(settings.encoder)
     context = loaded.outline.context(None, CONTEXT)
     passages = read_passages(
-        loaded, setting.text, tokens=tokens, context=context, least=FEWEST_KEYS
+        loaded, settings.text, tokens=tokens, context=context, least=FEWEST_KEYS
     )
     tokens = min(tokens, passages.text_tokens)
     weights = {layer: head_weights(loaded, layer) for layer in layers}
-    seen = PassageMoments(passages, tokens, [one for one in layers if weights[one].linear])
-    cloud = collect_cloud(
-        loaded,
-        passages,
-        tokens=tokens,
-        layers=layers,
-        watch=seen.take,
-    )
+    seen = PassageMoments(passages, tokens, [at for at in layers if weights[at].linear])
+    cloud = collect_cloud(loaded, passages, tokens=tokens, layers=layers, watch=seen.take)
     return cloud, {layer: (weights[layer], seen.covariance(layer)) for layer in layers}
 
 
-def _layers(setting: Setting, part: int) -> tuple[int, ...]:
-    return tuple(range(part, setting.loaded(setting.encoder).shape.layers, PARTS))
+def _layers(settings: PaperSettings, part: int) -> tuple[int, ...]:
+    return tuple(range(part, loaded_model(settings.encoder).shape.layers, PARTS))
 
 
-def _reads_long(setting: Setting) -> bool:
-    """Whether the encoder reads passages as long as BigBird's."""
-    return setting.loaded(setting.encoder).outline.max_positions >= LONG_CONTEXT
+def set_exponents(
+    data: Exponents, errors: Array, sizes: Sequence[int], seed: int, heads: int = 1
+) -> None:
+    """Fit exponents to errors with axes [..., replicate, size].
 
-
-def _fitted(name: str, errors: Array, sizes: Sequence[int], seed: int, heads: int = 1) -> Unit:
-    """Columns of an exponent: 95% intervals of this head and of all ``heads`` together, its law.
-
-    ``_over_log`` is how much better powers of n describe the curve than powers of ln n do: the
-    difference of their criteria.
+    Intervals are at 95% for a head, and for all ``heads`` together. Where errors are 0 at most
+    sizes there is no exponent.
     """
-    ends = ("", "_low", "_high", "_joint_low", "_joint_high", "_over_log")
-    missing = dict.fromkeys([f"{name}{end}" for end in ends], float("nan"))
-    try:
-        rate = fit_rate(errors, sizes, seed=seed)
-    except InputError:  # errors are 0 at most sizes
-        return missing | {f"{name}_law": "none", f"{name}_trusted": False}
-    joint = rate if heads == 1 else fit_rate(errors, sizes, seed=seed, level=1 - 0.05 / heads)
-    fits = rate.selection.laws
-    return missing | {
-        name: rate.exponent,
-        f"{name}_low": rate.interval[0],
-        f"{name}_high": rate.interval[1],
-        f"{name}_joint_low": joint.interval[0],
-        f"{name}_joint_high": joint.interval[1],
-        f"{name}_over_log": fits["logarithmic"].criterion - fits["power"].criterion
-        if fits
-        else float("nan"),
-        f"{name}_law": rate.verdict,
-        f"{name}_trusted": rate.trusted,
-    }
+
+    def fitted(replicates: Array) -> tuple[list[float], list[float], float, str, bool]:
+        try:
+            rate = fit_rate(replicates, sizes, seed=seed)
+        except InputError:  # errors are 0 at most sizes
+            return bounds(None, None), bounds(None, None), float("nan"), "none", False
+        level = 1 - 0.05 / heads
+        joint = rate if heads == 1 else fit_rate(replicates, sizes, seed=seed, level=level)
+        laws = rate.selection.laws
+        over = laws["logarithmic"].criterion - laws["power"].criterion if laws else float("nan")
+        ends = bounds(rate.exponent, rate.interval), bounds(rate.exponent, joint.interval)
+        return *ends, over, rate.verdict, rate.trusted
+
+    lead = errors.shape[:-2]
+    answers = [fitted(errors[place]) for place in np.ndindex(lead)]
+    columns: Any = list(zip(*answers, strict=True)) or [[]] * 5  # of no layer
+    data.exponent, data.joint = (np.reshape(column, (*lead, 3)) for column in columns[:2])
+    data.over_log, data.law = (np.reshape(column, lead) for column in columns[2:4])
+    data.trusted = np.reshape(np.array(columns[4], bool), lead)
 
 
-def _measured(
-    unit: Unit,
-    setting: Setting,
-    layers: tuple[int, ...],
-    metrics: Sequence[str],
-    alpha: float = 1.0,
-    joint: bool = False,
-) -> Rows:
-    """One row per head: Psi and the published exponents in both conventions, those measured.
+def _heads_units(settings: PaperSettings) -> list[Unit]:
+    tokens, sizes, replicates = {
+        "quick": (6_144, geometric(64, 1_024, 5), 32),
+        "standard": (9_216, geometric(64, 2_048, 6), 160),
+        "paper": (9_216, geometric(*LONG_SIZES) if settings.long else geometric(64, 384, 10), 500),
+    }[settings.scale]
+    options = {"tokens": tokens, "sizes": sizes, "replicates": replicates}
+    return [{"part": part} | options for part in range(PARTS)]
 
-    With ``joint`` intervals hold the exponents of all heads at once, and rows also say what the
-    heads of their layer have in common.
-    """
+
+def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
+    """Psi in both conventions, exponents, and what the heads of a layer have in common."""
     from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
     from esscher.studies.probe.together import amplification, effective_heads
     from esscher.studies.probe.work import one_sided_psi
 
-    sizes, seed = _sizes(unit["first"], unit["last"], unit["count"]), setting.seed
-    shape = setting.loaded(setting.encoder).shape
-    if setting.scale == "paper" and joint and _reads_long(setting):
-        sizes = _sizes(*LONG_SIZES)
-    rows: Rows = []
-    for layer in layers:
-        cloud, weights = _cloud(setting, layers, unit["tokens"])
-        gram = output_gram(weights[layer][0].W_o) if joint else None
-        measured, numbers = measure_pooled(
-            cloud, layer, sizes, unit["replicates"], seed, gram, alpha
-        )
-        together: dict[str, float | None] = {}
+    sizes, seed, layers = tuple(unit["sizes"]), settings.seed, _layers(settings, unit["part"])
+    shape = loaded_model(settings.encoder).shape
+    data = HeadExponents.new(layer=layers, head=range(shape.heads), metric=METRICS)
+    horizon, one_sided = np.full((2, len(layers), shape.heads), np.nan)
+    shared = np.full((2, len(layers), len(BOUNDS)), np.nan)
+    errors = np.empty((len(layers), shape.heads, len(METRICS), unit["replicates"], len(sizes)))
+    for i, layer in enumerate(layers):
+        cloud, weights = _cloud(settings, layers, unit["tokens"])
+        gram = output_gram(weights[layer][0].W_o)
+        measured, numbers = measure_pooled(cloud, layer, sizes, unit["replicates"], seed, gram)
+        errors[i] = measured.errors[:, : shape.heads].swapaxes(0, 1)  # the last one: their sum
+        horizon[i] = [head.coupled.horizon for head in numbers]
+        psi = one_sided_psi(*weights[layer])
+        if psi is not None:
+            one_sided[i] = [psi[head] for head in measured.heads]
         if measured.products is not None and len(measured.heads) > 1:
             last = measured.products[0][:, -1]  # of mean outputs, at the largest size
-            for name, estimate in (
-                ("effective_heads", effective_heads(last, seed)),
-                ("amplification", amplification(last, seed)),
-            ):
-                ends = (estimate.value, *estimate.interval)
-                together |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-        one_sided = one_sided_psi(*weights[layer], alpha)
-        for h, head in enumerate(measured.heads):
-            horizon = numbers[h].coupled.horizon
-            two = exponents(horizon)
-            psi = float("nan") if one_sided is None else one_sided[head]
-            row = {
-                "layer": layer,
-                "head": head,
-                "alpha": alpha,
-                "H": horizon,
-                "H_unscaled": horizon * shape.head_dim**0.5,
-                "psi": horizon**2,
-                "psi_one_sided": psi,
-                "bound": two.paper_bound,
-                "bound_one_sided": 1 / (2 * (1 + 32 * psi)),
-                "reference": two.paper_reference,
-                "reference_one_sided": 1 / (2 * (1 + psi)),
-                "largest_n": sizes[-1],
-            } | together
-            for metric in metrics:
-                errors = measured.errors[METRICS.index(metric), h]
-                heads = shape.layers * shape.heads if joint else 1
-                row |= _fitted(metric, errors, sizes, seed, heads)
-            rows.append(row)
-    return rows
+            for k, number in enumerate((effective_heads(last, seed), amplification(last, seed))):
+                shared[k, i] = estimate(number)
+    data.psi, data.psi_one_sided = horizon**2, one_sided
+    data.horizon, data.horizon_unscaled = horizon, horizon * shape.head_dim**0.5
+    data.effective_heads, data.amplification = shared
+    data.largest = np.full(len(layers), sizes[-1])
+    set_exponents(data.fits, errors, sizes, seed, shape.layers * shape.heads)
+    return data
 
 
-def _heads_units(scale: Scale) -> list[Unit]:
-    options = {
-        "quick": {"tokens": 6_144, "first": 64, "last": 1_024, "count": 5, "replicates": 32},
-        "standard": {"tokens": 9_216, "first": 64, "last": 2_048, "count": 6, "replicates": 160},
-        "paper": {"tokens": 9_216, "first": 64, "last": 384, "count": 10, "replicates": 500},
-    }[scale]
-    return [{"part": part} | options for part in range(PARTS)]
-
-
-def _measure_heads(unit: Unit, setting: Setting) -> Rows:
-    return _measured(unit, setting, _layers(setting, unit["part"]), METRICS, joint=True)
-
-
-def _alpha_units(scale: Scale) -> list[Unit]:
-    first, count, options = {
-        "quick": (0.1, 4, {"tokens": 4_096, "last": 1_024, "count": 5, "replicates": 32}),
-        "standard": (0.1, 7, {"tokens": 9_216, "last": 2_048, "count": 6, "replicates": 96}),
-        "paper": (0.01, 13, {"tokens": 9_216, "last": 2_048, "count": 10, "replicates": 200}),
-    }[scale]
+def _alpha_units(settings: PaperSettings) -> list[Unit]:
+    first, count, tokens, sizes, replicates = {
+        "quick": (0.1, 4, 4_096, geometric(64, 1_024, 5), 32),
+        "standard": (0.1, 7, 9_216, geometric(64, 2_048, 6), 96),
+        "paper": (0.01, 13, 9_216, geometric(64, 2_048, 10), 200),
+    }[settings.scale]
+    options = {"tokens": tokens, "sizes": sizes, "replicates": replicates}
     alphas = np.geomspace(first, 10.0, count)
-    return [{"alpha": float(f"{alpha:.6g}"), "first": 64} | options for alpha in alphas]
+    return [{"alpha": float(f"{alpha:.6g}")} | options for alpha in alphas]
 
 
-def _measure_alpha(unit: Unit, setting: Setting) -> Rows:
-    """The second layer: all alphas see the same samples."""
-    layer = min(1, setting.loaded(setting.encoder).shape.layers - 1)
-    return _measured(unit, setting, (layer,), ("mean",), unit["alpha"])
+def measure_alpha(unit: Unit, settings: PaperSettings) -> AlphaExponents:
+    """Exponents of the mean in the second layer: all alphas see the same samples."""
+    from esscher.engine.sampled.pooled import measure_pooled
+
+    shape = loaded_model(settings.encoder).shape
+    layer = min(1, shape.layers - 1)
+    cloud, _ = _cloud(settings, (layer,), unit["tokens"])
+    measured, _ = measure_pooled(
+        cloud, layer, tuple(unit["sizes"]), unit["replicates"], settings.seed, None, unit["alpha"]
+    )
+    data = AlphaExponents.new(
+        alpha=[unit["alpha"]], layer=[layer], head=measured.heads, metric=["mean"]
+    )
+    mean = measured.errors[METRICS.index("mean"), : shape.heads]
+    set_exponents(data.fits, mean[None, None, :, None], unit["sizes"], settings.seed)
+    return data
 
 
-def _argmax_units(scale: Scale) -> list[Unit]:
+def _argmax_units(settings: PaperSettings) -> list[Unit]:
     tokens, replicates = {"quick": (2_048, 48), "standard": (4_096, 64), "paper": (9_216, 256)}[
-        scale
+        settings.scale
     ]
-    return [
-        {"part": part, "tokens": tokens, "replicates": replicates, "first": 16}
-        for part in range(PARTS)
-    ]
+    options = {"tokens": tokens, "replicates": replicates, "first": 16}
+    return [{"part": part} | options for part in range(PARTS)]
 
 
 def argmax_errors(
@@ -290,47 +247,36 @@ def argmax_errors(
     return shift / len(queries), square / len(queries)
 
 
-def _measure_argmax(unit: Unit, setting: Setting) -> Rows:
-    """One row per head and size; what is said of a head's curve stands in all of its rows."""
-    layers = _layers(setting, unit["part"])
-    rows: Rows = []
-    for layer in layers:
-        cloud, _ = _cloud(setting, layers, unit["tokens"])
-        sizes = [unit["first"]]
-        while 2 * sizes[-1] <= cloud.rows / 4:
-            sizes.append(2 * sizes[-1])
+def measure_argmax(unit: Unit, settings: PaperSettings) -> ArgmaxErrors:
+    """Errors of the mean output and of the map of every head."""
+    layers, replicates = _layers(settings, unit["part"]), unit["replicates"]
+    heads = loaded_model(settings.encoder).shape.heads
+    cloud, _ = _cloud(settings, layers, unit["tokens"])
+    sizes = [unit["first"]]
+    while 2 * sizes[-1] <= cloud.rows / 4:
+        sizes.append(2 * sizes[-1])
+    errors = np.empty((replicates, len(layers), heads, 2, len(sizes)))
+    for i, layer in enumerate(layers):
         view = cloud.layer(layer)
         for head in view.heads:
             q, k, v = map(np.array, view.head(head))
-            rng = random_stream(setting.seed, "argmax of heads", layer, head)
-            shift, square = argmax_errors(q, k, v, sizes, unit["replicates"], rng)
+            rng = random_stream(settings.seed, "argmax of heads", layer, head)
+            shift, square = argmax_errors(q, k, v, sizes, replicates, rng)
             whole = np.concatenate(
-                [v[(q[i : i + QUERIES] @ k.T).argmax(axis=1)] for i in range(0, len(q), QUERIES)]
+                [v[(q[s : s + QUERIES] @ k.T).argmax(axis=1)] for s in range(0, len(q), QUERIES)]
             )
             norm = float(np.sqrt((whole.astype(np.float64) ** 2).sum(axis=1).mean()))
-            errors = {"mean": np.linalg.norm(shift, axis=2) / norm, "map": np.sqrt(square) / norm}
-            keys = k.astype(np.float64)
-            horizon = CoupledMoments.of(q.astype(np.float64) * view.scaling, keys).horizon
-            columns: Unit = {"layer": layer, "head": head, "H": horizon, "psi": horizon**2}
-            for metric, values in errors.items():
-                columns |= _fitted(metric, values, sizes, setting.seed)
-            curves = {metric: mean_bounds(values, 0.0) for metric, values in errors.items()}
-            for j, n in enumerate(sizes):
-                at: Unit = {"n": n, "tokens": cloud.rows}
-                for metric, curve in curves.items():
-                    mean, low, high = curve[j].tolist()
-                    at |= {
-                        f"{metric}_error": mean,
-                        f"{metric}_error_low": low,
-                        f"{metric}_error_high": high,
-                    }
-                rows.append(columns | at)
-    return rows
+            errors[:, i, head, 0] = np.linalg.norm(shift, axis=2) / norm
+            errors[:, i, head, 1] = np.sqrt(square) / norm
+    data = ArgmaxErrors.new(layer=layers, head=range(heads), metric=["mean", "map"], size=sizes)
+    data.error, data.tokens = mean_bounds(errors, 0.0), cloud.rows
+    set_exponents(data.fits, np.moveaxis(errors, 0, -2), sizes, settings.seed)
+    return data
 
 
-def _windows_units(scale: Scale) -> list[Unit]:
-    """At the authors' scale only: 500 replicates are 10 passages with 50 queries each."""
-    return [{"passage": i, "queries": 50} for i in range(10)] if scale == "paper" else []
+def _windows_units(settings: PaperSettings) -> list[Unit]:
+    """500 replicates are 10 passages with 50 queries each."""
+    return [{"passage": i, "queries": 50} for i in range(10)] if settings.long else []
 
 
 def window_errors(
@@ -372,414 +318,42 @@ def window_errors(
     return errors / squares
 
 
-def _measure_windows(unit: Unit, setting: Setting) -> Rows:
-    """One row per head and width; nothing for models that read shorter passages."""
+def measure_windows(unit: Unit, settings: PaperSettings) -> WindowErrors:
+    """Errors of every head and width on one passage."""
     from esscher.engine.text.collect import iterate_passages
     from esscher.engine.text.packing import first_passages
 
-    if not _reads_long(setting):
-        return []
-    loaded, number = setting.loaded(setting.encoder), unit["passage"]
+    loaded, number = loaded_model(settings.encoder), unit["passage"]
     # a short text has fewer passages
-    passages = first_passages(loaded, setting.text, AtMost(number + 1), LONG_CONTEXT)
-    rows: Rows = []
-    halves = _sizes(*HALF_WIDTHS)
-    for _, layer in iterate_passages(loaded, passages.passages[number : number + 1]):
+    passages = first_passages(loaded, settings.text, AtMost(number + 1), LONG_CONTEXT)
+    halves = geometric(*HALF_WIDTHS)
+    shape, there = loaded.shape, passages.passages[number : number + 1]
+    data = WindowErrors.new(
+        passage=[number] * len(there),
+        layer=range(shape.layers),
+        head=range(shape.heads),
+        size=[2 * half + 1 + RANDOM_KEYS for half in halves],
+    )
+    errors = np.empty((len(there), shape.layers, shape.heads, len(halves)))
+    for _, layer in iterate_passages(loaded, there):
         for head in range(layer.q.shape[1]):
             q = layer.q[0, head].numpy() * np.float32(layer.scaling)
             k, v = layer.k[0, head].numpy(), layer.v[0, head].numpy()
-            rng = random_stream(setting.seed, "windows", number, layer.layer, head)
+            rng = random_stream(settings.seed, "windows", number, layer.layer, head)
             squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
-            rows += [
-                {
-                    "layer": layer.layer,
-                    "head": head,
-                    "passage": number,
-                    "n": 2 * half + 1 + RANDOM_KEYS,
-                    "error": float(square) ** 0.5,
-                }
-                for half, square in zip(halves, squares, strict=True)
-            ]
-    return rows
+            errors[0, layer.layer, head] = np.sqrt(squares)
+    data.error = errors
+    return data
 
 
-MEASUREMENTS: dict[str, Measurement] = {
-    "windows": Measurement(_windows_units, _measure_windows),
-    "heads": Measurement(_heads_units, _measure_heads),
-    "alpha-heads": Measurement(_alpha_units, _measure_alpha),
-    "argmax-heads": Measurement(_argmax_units, _measure_argmax),
-}
+def _joined(kind: Any, axis: str) -> Any:
+    """The summary that puts cells side by side, in the order of their labels."""
+    return lambda units, cells, settings: kind(joined(cells, axis).sortby(axis))
 
 
-# Rules.
-
-
-def over_heads(
-    table: pd.DataFrame,
-    statistic: Callable[[NDArray[np.int64]], float],
-    purpose: str,
-    most: float = np.inf,
-) -> tuple[float, float, float]:
-    """Return a statistic of heads and its 95% interval, by resampling layers and their heads.
-
-    Heads of a layer share their tokens, so that layers are drawn first, then heads in each of them.
-    Resampling a few of anything gives intervals that are too short: they are widened as Student's t
-    does it for that many layers, or heads of one layer.
-
-    Parameters
-    ----------
-    table
-        One row per head, with its layer.
-    statistic
-        Takes numbers of rows.
-    purpose
-        Names the random stream.
-    most
-        Largest absolute value that the statistic can have.
-    """
-    rng = random_stream(0, purpose)
-    layer = table["layer"].to_numpy()
-    groups = [np.flatnonzero(layer == one) for one in np.unique(layer)]
-    resampled = []
-    for _ in range(RESAMPLES):
-        drawn = [groups[i] for i in rng.integers(len(groups), size=len(groups))]
-        resampled.append(
-            statistic(np.concatenate([rng.choice(layer, size=len(layer)) for layer in drawn]))
-        )
-    value = statistic(np.arange(len(table)))
-    count = len(groups) if len(groups) > 1 else len(table)
-    widened = float("inf")
-    if count > 1:
-        widened = float(stdtrit(count - 1, 0.975) / 1.96 * np.sqrt(count / (count - 1)))
-    low, high = value + widened * (np.nanquantile(resampled, [0.025, 0.975]) - value)
-    return value, max(float(low), -most), min(float(high), most)
-
-
-def median_head(
-    table: pd.DataFrame, column: str, most: float = np.inf
-) -> tuple[float, float, float]:
-    """Return the median of a column over heads, and its 95% interval."""
-    values = table[column].to_numpy(dtype=float)
-    return over_heads(table, lambda rows: float(np.median(values[rows])), f"median {column}", most)
-
-
-def _judge_heads(tables: Mapping[str, pd.DataFrame], setting: Setting) -> Entry:
-    table = tables["heads"].sort_values(["layer", "head"]).reset_index(drop=True)
-    count, largest = len(table), int(table["largest_n"].max())
-    moments = {"mean": "mean", "cov": "covariance"}
-
-    above = {m: int((table[f"{m}_low"] > table["bound"]).sum()) for m in moments}
-    one_sided = {m: int((table[f"{m}_low"] > table["bound_one_sided"]).sum()) for m in moments}
-    violated = {m: int((table[f"{m}_joint_high"] < table["bound"]).sum()) for m in moments}
-    loose = float((table["mean"] / table["bound"]).median())
-    bound = Check(
-        says="The bound holds at every head: beta is at least 1/(2(1 + 32 Psi)).",
-        verdict=verdict_of(
-            all(above[m] == count for m in moments), any(violated[m] for m in moments)
-        ),
-        measured=f"Above it at {above['mean']} of {count} heads (mean) and {above['cov']} "
-        f"(covariance); with the one-sided Psi at {one_sided['mean']} and {one_sided['cov']}. The "
-        f"median head's exponent of the mean is {loose:.0f} times the bound.",
-        rule="Holds if the 95% interval of mean and covariance is above the bound at every head; "
-        "contradicted if at some head it is below, at 95% for all heads together.",
-    )
-
-    half: list[Check] = []
-    parts: dict[str, str] = {}
-    for m, name in moments.items():
-        below = int((table[f"{m}_high"] < 0.5).sum())
-        faster = int((table[f"{m}_low"] >= 0.5).sum())
-        surely = int((table[f"{m}_joint_low"] >= 0.5).sum())
-        ends = zip(table[f"{m}_low"], table[f"{m}_high"], strict=True)
-        equal = class_counts(ends)["at 1/2"]
-        parts[m] = f"{below} below, {count - below - faster} not told from 1/2, {faster} above"
-        half.append(
-            Check(
-                says=f"The {name} converges at a rate strictly below 1/2.",
-                verdict=verdict_of(below == count, surely > 0),
-                measured=f"Of {count} heads, {parts[m]} (above at 95% for all heads together: "
-                f"{surely}). The trivial alternative, 1/2 within 0.05, is shown at {equal}.",
-                rule="By 95% intervals. Holds if the interval is below 1/2 at every head; "
-                "contradicted if at some head it is at or above 1/2, at 95% for all heads "
-                "together. A head whose interval holds 1/2 decides nothing.",
-            )
-        )
-
-    known = table[table["mean"].notna()]
-    beta, psi, layer = (known[name].to_numpy() for name in ("mean", "psi", "layer"))
-
-    def within_layers(rows: NDArray[np.int64]) -> float:
-        each = [rows[layer[rows] == number] for number in np.unique(layer[rows])]
-        return float(
-            np.mean([rank_correlation(psi[layer_rows], beta[layer_rows]) for layer_rows in each])
-        )
-
-    slower = over_heads(
-        known, lambda rows: rank_correlation(psi[rows], beta[rows]), "beta against Psi", 1.0
-    )
-    within = over_heads(known, within_layers, "beta against Psi within layers", 1.0)
-    rank = Check(
-        says="Heads with a larger Psi converge more slowly.",
-        verdict=verdict_of(slower[2] < 0, slower[1] > 0),
-        measured="Rank correlation of the exponent of the mean with Psi: "
-        f"{with_interval(*slower)}; within layers {with_interval(*within)} on average.",
-        rule="Spearman's correlation over heads; 95% interval by resampling layers and the heads "
-        "in them. Holds if it is below 0, contradicted if it is above 0. The noise of exponents "
-        "pulls it towards 0.",
-    )
-
-    off = {
-        name: (known[column] - known["mean"]).abs()
-        for name, column in (("reference", "reference"), ("one-sided", "reference_one_sided"))
-    }
-    trivial = (known["mean"] - 0.5).abs()
-    worse = (off["reference"] - trivial).to_numpy()
-    gap = over_heads(known, lambda rows: float(worse[rows].mean()), "reference against 1/2")
-    reference = Check(
-        says="The line 1/(2(1 + Psi)) predicts exponents better than always saying 1/2.",
-        verdict=verdict_of(gap[2] < 0, gap[1] > 0),
-        measured=f"Mean absolute error {off['reference'].mean():.3f} (one-sided Psi "
-        f"{off['one-sided'].mean():.3f}), of 1/2 {trivial.mean():.3f}; difference "
-        f"{with_interval(*gap, digits=3)}.",
-        rule="Exponents of the mean, difference of absolute errors head by head; 95% interval by "
-        "resampling layers and the heads in them. Holds if it is below 0, contradicted if above.",
-        counts=False,
-    )
-
-    evidence = {"heads": table}
-    checks = [bound, *half, rank, reference]
-    windows = tables.get("windows")
-    if windows is not None and len(windows):
-        # one curve per passage: the root mean square over heads; passages are what is independent
-        squares = windows.assign(square=windows["error"] ** 2)
-        curves = squares.pivot_table(index="passage", columns="n", values="square") ** 0.5
-        rate = fit_rate(curves.to_numpy(), curves.columns.tolist(), seed=setting.seed)
-        typical, (low, high) = float(table["map"].median()), rate.interval
-        low, high = -np.inf if low is None else low, np.inf if high is None else high
-        checks.append(
-            Check(
-                says=f"A window and {RANDOM_KEYS} random keys converge like random keys alone.",
-                verdict=verdict_of(
-                    low <= typical <= high and high - low <= 0.2, not low <= typical <= high
-                ),
-                measured=f"Exponent {with_interval(rate.exponent, low, high)} in the number of "
-                f"keys, over {len(curves)} passages; random keys, median head: {typical:.2f}.",
-                rule="Contradicted if the 95% interval over passages excludes the median head's "
-                "exponent of the map, holds if it contains it and is no wider than 0.2.",
-                counts=False,
-            )
-        )
-        evidence["windows"] = windows
-
-    width = float((table["mean_high"] - table["mean_low"]).median() / 2)
-    return judged(
-        "heads",
-        f"The bound holds at {above['mean']} of {count} heads, {loose:.0f} times below what the "
-        f"median head does. Exponents of the mean: {parts['mean']}; of the covariance: "
-        f"{parts['cov']}. Rank correlation of the exponent of the mean with Psi: "
-        f"{with_interval(*slower)}.",
-        checks,
-        f"Exponents are slopes up to n = {largest:,}, on one text. That of the covariance has a "
-        "bias of order 1/n in it, which makes it steeper on such sizes.",
-        f"More replicates: the interval of a typical head is ± {width:.2f}; exponents closer to "
-        "1/2 than that are not told from it. More heads, for the correlation.",
-        evidence,
-    )
-
-
-def judge_alpha_heads(table: pd.DataFrame) -> Check:
-    """Judge whether exponents of the mean fall when the tilts of real heads are scaled up."""
-    wide = table.pivot_table(index=["layer", "head"], columns="alpha", values="mean").dropna()
-    alphas = wide.columns.to_numpy(dtype=float)
-    first, last = float(alphas[0]), float(alphas[-1])
-    heads = wide.reset_index()[["layer", "head"]].assign(
-        change=(wide[last] - wide[first]).to_numpy(),
-        rank=[rank_correlation(alphas, row) for row in wide.to_numpy()],
-    )
-    (value, low, high), ranks = median_head(heads, "change"), median_head(heads, "rank", 1.0)
-    # heads share their samples, so that resampling them misses the noise they have in common: at
-    # worst that is all noise of a head's exponents
-    half = table.assign(half=(table["mean_high"] - table["mean_low"]) / 2).groupby("alpha")["half"]
-    noise = float(np.hypot(half.median()[first], half.median()[last]))
-    change = (value, value - np.hypot(value - low, noise), value + np.hypot(high - value, noise))
-    return Check(
-        says="Heads converge more slowly as their tilts are scaled up.",
-        verdict=verdict_of(change[2] < 0, change[1] > 0),
-        measured=f"From alpha = {first:g} to {last:g} the exponent of the mean changes by "
-        f"{with_interval(*change)} at the median of {len(heads)} heads, from "
-        f"{wide[first].median():.2f} to {wide[last].median():.2f}; rank correlation with alpha "
-        f"{with_interval(*ranks)}.",
-        rule="Median over heads of the change from the smallest alpha to the largest, with the "
-        "same samples; 95% interval by resampling heads, widened by the noise of a head's "
-        "exponents. Holds if it is below 0, contradicted if it is above.",
-    )
-
-
-def judge_argmax_heads(table: pd.DataFrame) -> Check:
-    """Judge whether the argmax of real heads converges like a power of the logarithm."""
-    heads = table.drop_duplicates(["layer", "head"])
-    laws = heads["mean_law"].value_counts()
-    listed = ", ".join(f"{name} {number}" for name, number in laws.items())
-    known = heads[heads["mean_over_log"].notna()]
-    slope = median_head(known, "mean")
-    gap = known["mean_over_log"].to_numpy()
-    over = over_heads(known, lambda rows: float(gap[rows].mean()), "laws of argmax")
-    return Check(
-        says="With the argmax in place of the softmax, the error of the mean of real heads decays "
-        "like a power of the logarithm.",
-        verdict=verdict_of(over[2] < 0, over[1] > 0),
-        measured=f"From n = {table['n'].min():,} to {table['n'].max():,} powers of n describe the "
-        f"error better than powers of ln n by {with_interval(*over, digits=1)} per head "
-        f"(difference of the criteria of the fits). The median exponent is "
-        f"{with_interval(*slope)}. Laws that single curves decide, at {len(heads)} heads: "
-        f"{listed}.",
-        rule="Mean over heads of that difference; 95% interval by resampling layers and the heads "
-        "in them. Holds if it is below 0, contradicted if it is above. The paper's statement is "
-        "about Gaussian tokens on the line; here the limit is the largest of the "
-        f"{int(table['tokens'].max()):,} tokens that were read.",
-        counts=False,
-    )
-
-
-# Figures.
-
-MEASURED, REFERENCE, BOUND = "measured", "1/(2(1 + Ψ))", "1/(2(1 + 32 Ψ))"
-
-
-def _draw_heads(entry: Entry) -> ChartType:
-    table = entry.table("heads")
-    kinds = Series(
-        "kind",
-        (MEASURED, REFERENCE, BOUND),
-        colours=(BLUE, VERMILION, GREEN),
-        shapes=("circle", LINE, LINE),
-    )
-    top = limits([0.0, 0.6, *table["mean_high"], *table["cov_high"]])
-    panels = []
-    for metric, column, title in (
-        ("mean", "psi", "mean output"),
-        ("cov", "psi", "covariance"),
-        ("mean", "psi_one_sided", "mean output, one-sided Ψ"),
-    ):
-        rows = [
-            {
-                "name": f"head {row['layer']}.{row['head']}",
-                "kind": MEASURED,
-                "psi": row[column],
-                "beta": row[metric],
-                "low": row[f"{metric}_low"],
-                "high": row[f"{metric}_high"],
-                "hollow": not row[f"{metric}_trusted"],
-            }
-            for row in table.to_dict("records")
-            if row[column] is not None and row[metric] is not None
-        ]
-        if not rows:  # one-sided Psi is not known everywhere
-            continue
-        ends = limits([row["psi"] for row in rows], log=True)
-        x = Axis("psi", "Ψ", log=True, limits=ends)
-        y = Axis("beta", "exponent β", limits=top)
-        curves = [
-            {"kind": kind, "psi": psi, "beta": 1 / (2 * (1 + factor * psi))}
-            for kind, factor in ((REFERENCE, 1.0), (BOUND, 32.0))
-            for psi in np.geomspace(*ends, 60)
-        ]
-        panels.append(
-            panel(
-                guides([{"at": 0.5, "name": "1/2"}], x, y),
-                lines(curves, x, y, kinds),
-                points(rows, x, y, kinds),
-                title=title,
-            )
-        )
-    note = "one point per head; bars: 95% intervals; hollow: not to be trusted"
-    return figure(panels, "Measured exponents against Ψ", note=note)
-
-
-EACH, MIDDLE = "each head", "median, 95% interval"
-SQUARE_ROOT, LOGARITHM = "1/√n", "1/√(ln n)"
-
-
-def draw_alpha_heads(table: pd.DataFrame) -> ChartType:
-    """Draw exponents of the mean of real heads against the factor of their tilts: a panel."""
-    kinds = Series("kind", (EACH, MIDDLE), colours=(GREY, VERMILION), shapes=(LINE, "circle"))
-    x = Axis("alpha", "factor α of the tilts", log=True, limits=limits(table["alpha"], log=True))
-    middle = []
-    for alpha, some in table[table["mean"].notna()].groupby("alpha"):
-        value, low, high = median_head(some, "mean")
-        middle.append({"kind": MIDDLE, "alpha": alpha, "beta": value, "low": low, "high": high})
-    y = Axis("beta", "exponent β, mean output", limits=limits([0.0, 0.6, *table["mean"].dropna()]))
-    curves = [
-        lines(
-            [
-                {"kind": EACH, "alpha": row["alpha"], "beta": row["mean"]}
-                for row in some.to_dict("records")
-            ],
-            x,
-            y,
-            kinds,
-        )
-        for _, some in table.groupby(["layer", "head"])
-    ]
-    layer = ", ".join(str(one) for one in sorted(table["layer"].unique()))
-    return panel(
-        guides([{"at": 0.5, "name": "1/2"}], x, y),
-        *curves,
-        points(middle, x, y, kinds),
-        title=f"real heads, layer {layer}",
-    )
-
-
-def draw_argmax_heads(table: pd.DataFrame) -> ChartType:
-    """Draw the argmax's error of the mean against n, over all heads: a panel."""
-    start = table["n"].min()
-    known = table[table["mean_error"] > 0]
-    first = known[known["n"] == start].set_index(["layer", "head"])["mean_error"]
-    keys = pd.MultiIndex.from_frame(known[["layer", "head"]])
-    known = known.assign(error=known["mean_error"].to_numpy() / first.reindex(keys).to_numpy())
-    rows, spread = [], []
-    for n, some in known.groupby("n"):
-        value, low, high = median_head(some, "error")
-        rows.append({"kind": MIDDLE, "n": n, "error": value, "low": low, "high": high})
-        least, most = some["error"].quantile([0.1, 0.9])
-        spread.append({"kind": MIDDLE, "n": n, "low": least, "high": most})
-    curves = []
-    for n in np.geomspace(start, table["n"].max(), 20):
-        logarithm = np.log(n) / np.log(start)
-        curves += [
-            {"kind": SQUARE_ROOT, "n": n, "error": (n / start) ** -0.5},
-            {"kind": LOGARITHM, "n": n, "error": logarithm**-0.5},
-        ]
-    ends = limits(
-        [row[key] for row in spread for key in ("low", "high")] + [row["error"] for row in curves],
-        log=True,
-    )
-    kinds = Series(
-        "kind",
-        (MIDDLE, SQUARE_ROOT, LOGARITHM),
-        colours=(BLUE, VERMILION, GREEN),
-        shapes=("circle", LINE, LINE),
-    )
-    x = Axis("n", "tokens n", log=True, limits=limits(table["n"], log=True))
-    y = Axis("error", f"error over that at n = {start}", log=True, limits=ends)
-    counts = table.drop_duplicates(["layer", "head"])["mean_law"].value_counts()
-    text = "\n".join(f"{name}: {number}" for name, number in counts.items())
-    return panel(
-        bands(spread, x, y, colour=BLUE),
-        lines(curves, x, y, kinds),
-        points(rows, x, y, kinds),
-        words([{"text": text}]),
-        title="argmax of real heads (band: 10 to 90% of heads)",
-    )
-
-
-CLAIMS: dict[str, Claim] = {
-    "heads": Claim(
-        title="Heads of an encoder",
-        says="Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
-        "Psi is, and never more slowly than the bound.",
-        uses=("heads", "windows"),
-        judge=_judge_heads,
-        draw=_draw_heads,
-    ),
+MEASUREMENTS = {
+    "windows": Measurement(_windows_units, measure_windows, _joined(WindowErrors, "passage")),
+    "heads": Measurement(_heads_units, measure_heads, _joined(HeadExponents, "layer")),
+    "alpha": Measurement(_alpha_units, measure_alpha, _joined(AlphaExponents, "alpha")),
+    "argmax": Measurement(_argmax_units, measure_argmax, _joined(ArgmaxErrors, "layer")),
 }

@@ -1,26 +1,31 @@
-"""The study and its result, the ledger: which claims, at which scale, on which model and text."""
+"""The study: its options, what they amount to, and the variables of its cells and results.
+
+A *measurement* has units, which are the cells of a run: raw numbers, such as the errors of a block
+of replicates. Once all of its cells are there it has a *summary*: fits and means, a section of the
+result. A *claim* is judged from the sections it rests on (``claims.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Meta
 
-from esscher.core.codec import Record
+from esscher.core.codec import Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import Seed, option
 from esscher.core.shown import shortened
+from esscher.core.variables import Data, group, section, var
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_result import Result
-from esscher.runs.old_study import OneBatch, Study
-from esscher.studies.paper.ledger import Entry, Setting, Unit
+from esscher.runs.result import NotFinished, Result
+from esscher.runs.study import OneBatch, Setup, Study
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import xarray as xr
 
+Scale: TypeAlias = Literal["quick", "standard", "paper"]
 #: The claims in the order of the page. The first eight are the paper's; what it leaves open, and
 #: what came after it, follow.
 NAMES = (
@@ -40,79 +45,347 @@ NAMES = (
     "domains",
     "causal",
 )
+#: Claims for which no model is loaded.
+SYNTHETIC = ("limit", "ball", "moments", "reference")
 #: The models and the text unless others are given.
 ENCODER, DECODER, TEXT = "demo:minilm", "demo:smollm2", "demo:docs"
+#: At the authors' scale, encoders that read so many tokens at a time are measured like BigBird.
+LONG_CONTEXT = 4_096
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Paper(Result["PaperStudy"]):
-    """The claims of the paper, each with what was measured and a verdict.
+# -- cells, and summaries that are no more than cells side by side
+
+
+class LimitErrors(Data):
+    """Outputs of attention over n tokens of a law at one tilt, less their limit."""
+
+    error = var("law replicate size", help="distance from the limit")
+    along = var("law replicate size", help="difference from the limit along the tilt")
+    constant = var("law", help="limit of n times the mean squared distance, from K")
+
+
+class BallErrors(Data):
+    """Suprema of the map's error over balls of tilts."""
+
+    error = var("radius replicate size")
+    paper_bound = var("radius size", help="C(R)/sqrt(n)")
+
+
+class SupportErrors(Data):
+    """Errors for tokens of bounded support."""
+
+    error = var("law metric radius replicate size")
+
+
+class Hardmax(Data):
+    """Size of the mean output of hardmax attention, and the power of 1/ln n fitted to it."""
+
+    simulated = var("size")
+    standard_error = var("size", help="of the simulated one")
+    exact = var("size")
+    leading = var("size", help="leading term as n grows")
+    power = var("bound", help="of 1/ln n, fitted to simulations")
+    exact_power = var(help="the same of the exact values at these sizes")
+
+
+class SweepErrors(Data):
+    """Errors of a block of replicates at all scales of a sweep, which share their tokens."""
+
+    error = var("metric alpha replicate size")
+    predicted = var("metric alpha size", help="errors predicted from the law of the tokens")
+    horizon = var("alpha")
+
+
+class Exponents(Data):
+    """Exponents of the errors of heads."""
+
+    exponent = var("... metric bound", "β")
+    joint = var("... metric bound", page=False, help="interval for all heads together")
+    over_log = var(
+        "... metric", page=False, help="criterion of powers of ln n minus that of powers of n"
+    )
+    law = var("... metric", kind="U", page=False, help="law that the curve decides")
+    trusted = var("... metric", kind="b", page=False)
+
+
+class HeadExponents(Data):
+    """Every head of an encoder: its horizon, and how fast its errors fall."""
+
+    psi = var("layer head", "Ψ = H²", "s3")
+    psi_one_sided = var("layer head", "Ψ, one-sided", "s3")
+    horizon = var("layer head", "H", "s3", page=False)
+    horizon_unscaled = var("layer head", "H of the authors' scripts", "s3", page=False)
+    fits = group(Exponents, "layer head")
+    largest = var("layer", kind="i", page=False, help="largest number of tokens")
+    effective_heads = var("layer bound", page=False, help="independent heads with as much error")
+    amplification = var(
+        "layer bound", page=False, help="squared error of the sum over the sum of squared errors"
+    )
+
+
+class AlphaExponents(Data):
+    """Exponents of heads whose tilts are scaled."""
+
+    fits = group(Exponents, "alpha layer head")
+
+
+class ArgmaxErrors(Data):
+    """Errors of heads that take the key with the largest logit."""
+
+    fits = group(Exponents, "layer head")
+    error = var("layer head metric size bound", help="relative to the output over all tokens")
+    tokens = var(kind="i", help="tokens of the cloud")
+
+
+class WindowErrors(Data):
+    """Errors of a window and some random keys."""
+
+    error = var("passage layer head size", help="relative to dense attention")
+
+
+class CausalErrors(Data):
+    """Squared errors of heads with and without the mask, over tokens that are drawn."""
+
+    square = var("item curve replicate size", help="of the mean output")
+    first = var("item curve replicate size", help="first-order part of that error")
+    expected = var("item curve size", help="exact expectation of the first-order part")
+    map_square = var("item replicate size", help="of the outputs without mask, mean over queries")
+    position = var("item replicate size", help="of outputs with mask, second half of positions")
+    layer = var("item", kind="i")
+    head_number = var("item", kind="i")
+
+
+class Answers(Data):
+    """Answers of a model whose attention sees n keys."""
+
+    loss = var("task item draw size", help="share of answers that differ from the dense model's")
+    accuracy = var("task item draw size", help="share of right answers")
+    dense_accuracy = var("task item", help="share of right answers of the dense model")
+    answers = var("task item", kind="i", help="their number")
+
+
+class Patterns(Data):
+    """Sparse patterns beside a random choice of as many keys."""
+
+    exponent = var("pattern bound", help="of the map's error")
+    difference = var("pattern bound", help="from the exponent of random keys")
+    ratio = var("pattern bound", help="error over that of random keys")
+    last_error = var("pattern", help="error at the largest budget")
+
+
+class Depth(Data):
+    """Errors by layer of a decoder whose layers attend to n keys only."""
+
+    error = var("layer size bound", help="relative error of the tokens")
+    growth = var("layer size bound", help="over the error of the layer before")
+    exponent = var("layer bound")
+
+
+class Tails(Data):
+    """The worst direction of every head's keys."""
+
+    proxy = var("layer head bound", help="sub-Gaussian parameter over the variance")
+    verdict = var("layer head", kind="U", help="type of the tail")
+
+
+class Domains(Data):
+    """Tokens for 10% error on two kinds of text."""
+
+    p = var("layer head", help="of the permutation test")
+    adjusted_p = var("layer head")
+    share = var("layer head", help="of the variance between blocks that the corpus explains")
+    effect = var("layer head bound", help="ratio of the numbers of tokens")
+    verdict = var("layer head", kind="U")
+
+
+# -- summaries
+
+
+class Limit(Data):
+    """Errors by law and size, and what is said of them at the largest size."""
+
+    error = var("law size", help="root mean square distance from the limit")
+    standard_error = var("law size")
+    expected = var("law size", help="the same from K, to first order")
+    exponent = var("law bound")
+    z = var("law", help="mean difference from the limit along the tilt, in standard errors")
+    constant_ratio = var("law", help="n times the mean squared error, over its limit")
+    constant_error = var("law", help="standard error of that")
+    refused = var(kind="b", help="whether Student tokens are said to have no limit")
+
+
+class Growth(Data):
+    """Growth of a constant C(R): as a power of R, or exponentially."""
+
+    power = var("... bound", help="slope of ln C against ln R")
+    rate = var("...", help="slope of ln C against R")
+    share = var("...", help="share of resamples in which the power leaves smaller residuals")
+
+
+class Ball(Data):
+    """Suprema by radius and size, and how their constant grows."""
+
+    error = var("radius size", help="mean supremum")
+    standard_error = var("radius size")
+    paper_bound = var("radius size", help="C(R)/sqrt(n)")
+    exponent = var("radius bound")
+    constant = var("radius", help="sqrt(n) times the mean supremum at the largest size")
+    constant_error = var("radius", help="standard error of that")
+    growth = group(Growth)
+
+
+class Support(Data):
+    """Constants against the size of the support."""
+
+    constant = var("law metric radius bound", help="sqrt(n) times the error, 2 standard errors")
+    slope = var("law metric radius", help="exponent between the first and the last size")
+    growth = group(Growth, "law metric")
+    largest = var(kind="i", help="largest number of tokens")
+
+
+class Sweeps(Data):
+    """Exponents of sweeps of Gaussian tokens; a setting is a law of tokens at one alpha."""
+
+    exponent = var("setting metric bound")
+    standard_error = var("setting metric")
+    joint = var("setting metric bound", help="band that holds all alphas of a law at once")
+    late = var("setting metric", help="exponent on the last three sizes")
+    late_error = var("setting metric", help="standard error of that")
+    predicted = var("setting metric", help="slope of the predicted errors")
+    tokens = var("setting", kind="U", help="law of the tokens")
+    scaling = var("setting", help="alpha")
+    horizon = var("setting", help="with the factor 1/sqrt(d)")
+    dimension = var("setting", kind="i")
+
+
+class Causal(Data):
+    """Errors with and without the mask; intervals are over heads."""
+
+    error = var("curve size bound", help="of the mean, over the constant without mask")
+    ratio = var("size bound", help="error with the mask over that without")
+    first_ratio = var("size", help="the same to first order")
+    position = var("size bound", help="error at positions n/2 to n over that without, i keys")
+    position_ratio = var("bound", help="the same over all sizes")
+    difference = var("bound", help="exponent with the mask minus without, all sizes")
+    late_difference = var("bound", help="the same, last octaves")
+    against_first = var("bound", help="measured ratio over that of first order, last size")
+    exponent = var("item curve", help="last octaves")
+    head_ratio = var("item", help="measured ratio at the last size")
+    head_first_ratio = var("item", help="the same to first order")
+    layer = var("item", kind="i")
+    head_number = var("item", kind="i")
+
+
+class Losses(Data):
+    """Losses and accuracies by task, and power laws fitted to the smaller sizes."""
+
+    loss = var("task size bound")
+    accuracy = var("task size bound")
+    dense_accuracy = var("task")
+    fitted = var("size", kind="b", help="whether the laws are fitted to it")
+    exponent = var("task bound")
+    constant = var("task", help="factor of the power law")
+    predicted = var("task rule bound", help="loss at the last size, predicted over measured")
+    change = var("task bound", help="loss at the first size minus the last")
+    drop = var("task bound", help="dense accuracy minus that at the first size")
+    texts = var(kind="i")
+
+
+# -- the result
+
+
+class PaperData(Data):
+    """The result: the ledger, its checks, and a section for each measurement."""
+
+    verdict = var("claim", kind="U", terminal="verdict")
+    says = var("claim", "what the paper says", kind="U")
+    measured = var("claim", kind="U", terminal="measured")
+    weakest = var("claim", "weakest point", kind="U", page=False)
+    decide = var("claim", "to decide", kind="U", page=False)
+    check_claim = var("check", "claim", kind="U", terminal="claim")
+    check_says = var("check", "says", kind="U", terminal="says")
+    check_verdict = var("check", "verdict", kind="U", terminal="verdict")
+    check_measured = var("check", "measured", kind="U", terminal="measured")
+    check_rule = var("check", "rule", kind="U", terminal="rule")
+    counts = var("check", kind="b", help="whether the verdict on the claim depends on it")
+    heads = group(HeadExponents, optional=True)
+    limit = section(Limit)
+    ball = section(Ball)
+    moments = section(Support)
+    gaussian = section(Sweeps)
+    ablation = section(Sweeps)
+    hardmax = section(Hardmax)
+    argmax = section(ArgmaxErrors)
+    alpha = section(AlphaExponents)
+    windows = section(WindowErrors)
+    sparse = section(Patterns)
+    depth = section(Depth)
+    tails = section(Tails)
+    domains = section(Domains)
+    causal = section(Causal)
+    tokens = section(Losses)
+    texts = section(Losses)
+
+
+#: Variables of the cells of every measurement.
+CELLS: dict[str, type[Data]] = {
+    "limit": LimitErrors,
+    "ball": BallErrors,
+    "moments": SupportErrors,
+    "gaussian": SweepErrors,
+    "ablation": SweepErrors,
+    "hardmax": Hardmax,
+    "heads": HeadExponents,
+    "alpha": AlphaExponents,
+    "argmax": ArgmaxErrors,
+    "windows": WindowErrors,
+    "sparse": Patterns,
+    "depth": Depth,
+    "tails": Tails,
+    "domains": Domains,
+    "causal": CausalErrors,
+    "tokens": Answers,
+    "texts": Answers,
+}
+
+
+class PaperSettings(Record, frozen=True, kw_only=True):
+    """What the options amount to; ``long``: the encoder is measured like BigBird."""
+
+    claims: tuple[Name, ...]
+    scale: Scale
+    encoder: Name
+    decoder: Name
+    text: Name
+    long: bool
+    seed: int
+
+
+#: Options of one unit: plain numbers and strings.
+Unit: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Something that is measured in units.
 
     Attributes
     ----------
-    entries
-        One per claim whose measurements are all there, in the order of the page.
+    units
+        Options of every unit.
+    measure
+        Measures a unit: a cell.
+    summary
+        Puts all units and their cells together: a section of the result.
     """
 
-    entries: tuple[Entry, ...]
-
-    def __getitem__(self, claim: str) -> Entry:
-        """Return the entry of a claim."""
-        for entry in self.entries:
-            if entry.claim == claim:
-                return entry
-        names = ", ".join(entry.claim for entry in self.entries) or "none"
-        raise InputError(f"the claim {claim!r} was not judged; judged are: {names}")
-
-    def table(self) -> pd.DataFrame:
-        """Return the ledger as a data frame: claim, verdict, what was measured, and the command."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [
-                {
-                    "claim": entry.claim,
-                    "verdict": entry.verdict,
-                    "measured": entry.measured,
-                    "weakest point": entry.weakest,
-                    "command": f"esscher paper {entry.claim}",
-                }
-                for entry in self.entries
-            ],
-            columns=["claim", "verdict", "measured", "weakest point", "command"],
-        )
-
-    def checks(self) -> pd.DataFrame:
-        """Return every check of every claim, with its rule."""
-        import pandas as pd
-
-        rows = [
-            {
-                "claim": entry.claim,
-                "says": check.says,
-                "verdict": check.verdict,
-                "measured": check.measured,
-                "rule": check.rule,
-                "counts": check.counts,
-            }
-            for entry in self.entries
-            for check in entry.checks
-        ]
-        return pd.DataFrame(rows)
-
-    def shown(self) -> list[pd.DataFrame]:
-        """Return the ledger without what only the page has room for."""
-        return [self.table()[["claim", "verdict", "measured"]]]
-
-
-class PaperCell(Record, frozen=True, kw_only=True):
-    """A unit of a measurement; its rows are in the table."""
-
-    measurement: str
+    units: Callable[[PaperSettings], Sequence[Unit]]
+    measure: Callable[[Unit, PaperSettings], Data]
+    summary: Callable[[Sequence[Unit], Sequence[xr.Dataset], PaperSettings], Data]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperStudy(Study[Paper]):
+class PaperStudy(Study[PaperSettings]):
     """Check the claims of the paper one by one.
 
     The paper is "Token Sample Complexity of Attention" (arXiv 2512.10656). A claim holds, is
@@ -120,11 +393,9 @@ class PaperStudy(Study[Paper]):
     models that come with the program, or yours.
     """
 
-    name = "paper"
+    settings, data, cell = PaperSettings, PaperData, CELLS
     asks = "Does the paper hold, claim by claim?"
     unit = "measurements"
-    cell = PaperCell
-    result = Paper
     examples = (
         "esscher paper --out runs/paper --workers 2",
         "esscher paper ball hardmax --scale standard --out runs/standard",
@@ -142,7 +413,7 @@ class PaperStudy(Study[Paper]):
         ),
     ] = field(default=(), kw_only=False)
     scale: Annotated[
-        Literal["quick", "standard", "paper"],
+        Scale,
         option(
             "quick: three minutes on two cores; standard: under an hour; paper: the authors' "
             "sizes, days."
@@ -167,115 +438,92 @@ class PaperStudy(Study[Paper]):
             return replace(self, claims=tuple(claims.replace(",", " ").split())).checked()
         return super().checked()
 
-    def filled(self) -> Self:
+    def known(self) -> PaperSettings:
         """Refuse claims, models and texts that there are not."""
         for name in self.claims:
             if name not in NAMES:
                 raise InputError(
                     f"there is no claim {shortened(name)}; choose from {', '.join(NAMES)}"
                 )
-        _ = self.setting  # reads the outline of a model
-        if self.uses_models:
-            from esscher.engine.text.documents import check_text
-
-            check_text(self.text, None)
-        return replace(self, claims=self.chosen)
-
-    @property
-    def chosen(self) -> tuple[str, ...]:
-        """The claims in the order of the page; all if none are named."""
-        return tuple(name for name in NAMES if name in (self.claims or NAMES))
-
-    @property
-    def uses_models(self) -> bool:
-        """Whether a claim is about real heads."""
-        return any(name not in ("limit", "ball", "moments", "reference") for name in self.chosen)
-
-    @property
-    def setting(self) -> Setting:
-        """What every unit is a function of."""
-        encoder, decoder = ENCODER, DECODER
+        chosen = tuple(name for name in NAMES if name in (self.claims or NAMES))
+        encoder, decoder, long = ENCODER, DECODER, False
         if self.model is not None:
             from esscher.engine.models.choice import ModelChoice
 
-            if ModelChoice(self.model).outline.causal:
+            outline = ModelChoice(self.model).outline
+            if outline.causal:
                 decoder = self.model
             else:
                 encoder = self.model
-        return Setting(self.scale, self.seed, encoder, decoder, self.text)
+                long = self.scale == "paper" and outline.max_positions >= LONG_CONTEXT
+        if not set(chosen) <= set(SYNTHETIC):
+            from esscher.engine.text.documents import check_text
 
-    def units(self) -> Iterator[tuple[str, str, Unit]]:
-        """Yield the name of every cell, its measurement and its options."""
-        from esscher.studies.paper.claims import CLAIMS, MEASUREMENTS
-
-        used = dict.fromkeys(name for claim in self.chosen for name in CLAIMS[claim].uses)
-        for name in used:
-            for number, unit in enumerate(MEASUREMENTS[name].units(self.scale)):
-                yield f"{name}-{number}", name, unit
-
-    def cells(self) -> list[str]:
-        """One cell per unit of every measurement that a claim rests on."""
-        return [name for name, _, _ in self.units()]
+            check_text(self.text, None)
+        return self.settings_with(claims=chosen, encoder=encoder, decoder=decoder, long=long)
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
-        """Make a task of every unit, those that take longest first."""
-        setting = self.setting
+        """Make a task of every unit."""
+        settings = self.known()
         tasks = {
-            cell: Task(cell, _measure, (measurement, unit, setting))
-            for cell, measurement, unit in self.units()
+            cell: Task(cell, _measured, (measurement, unit, settings))
+            for cell, measurement, unit in units_of(settings)
         }
-        return OneBatch(self, tasks)
+        return OneBatch(Setup(settings), tasks)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Paper:
-        """Judge the claims whose measurements are all there."""
-        from esscher.studies.paper.claims import judge_all
+    @staticmethod
+    def cells(setup: Setup[PaperSettings]) -> list[str]:
+        """One cell per unit of every measurement that a claim rests on."""
+        return [name for name, _, _ in units_of(setup.settings)]
 
-        tables: dict[str, list[Cell]] = {}
-        missing = set()
-        for cell, measurement, _ in self.units():
-            if cell in cells:
-                tables.setdefault(measurement, []).append(cells[cell])
-            else:
-                missing.add(measurement)
-        entries = judge_all(self.chosen, tables, missing, self.setting)
-        return Paper.of(run, self, len(cells), _headline(entries, self.chosen), entries=entries)
+    @staticmethod
+    def combine(setup: Setup[PaperSettings], cells: Mapping[str, xr.Dataset]) -> PaperData:
+        """Summarise the measurements that are complete, and judge the claims that rest on them."""
+        from esscher.studies.paper.claims import CLAIMS, MEASUREMENTS, set_ledger
 
-    @property
-    def subject(self) -> str:
+        parts: dict[str, list[tuple[Unit, xr.Dataset | None]]] = {}
+        for cell, measurement, unit in units_of(setup.settings):
+            parts.setdefault(measurement, []).append((unit, cells.get(cell)))
+        data = PaperData.new()
+        complete = {name for name in MEASUREMENTS if name not in parts}
+        for name, pairs in parts.items():
+            there = [cell for _, cell in pairs if cell is not None]
+            if len(there) == len(pairs):
+                units = [unit for unit, _ in pairs]
+                summary = MEASUREMENTS[name].summary(units, there, setup.settings)
+                if name == "heads":
+                    data.dataset.update(summary.dataset)
+                else:
+                    setattr(data, name, summary)
+                complete.add(name)
+        claims = [name for name in setup.settings.claims if complete.issuperset(CLAIMS[name].uses)]
+        if not claims:
+            raise NotFinished("no claim is measured in full")
+        set_ledger(data, claims, setup.settings)
+        return data
+
+    @staticmethod
+    def subject(setup: Setup[PaperSettings]) -> str:
         """Scale of the run."""
-        return f"scale {self.scale}"
-
-    def command_words(self) -> list[str]:
-        """Return the words of the command; claims stand without a name."""
-        words = ["paper", *(self.chosen if self.chosen != NAMES else ())]
-        for name in ("scale", "model", "text", "seed"):
-            value = getattr(self, name)
-            if value != getattr(PaperStudy, name):
-                words += [f"--{name}", str(value)]
-        return words
+        return f"scale {setup.settings.scale}"
 
 
-def _measure(measurement: str, unit: Unit, setting: Setting) -> Cell:
-    """Compute a unit: its rows as a table."""
-    import pandas as pd
+def units_of(settings: PaperSettings) -> Iterator[tuple[str, str, Unit]]:
+    """Yield the name of every cell, its measurement and its options."""
+    from esscher.studies.paper.claims import CLAIMS, MEASUREMENTS
 
+    used = dict.fromkeys(name for claim in settings.claims for name in CLAIMS[claim].uses)
+    for name in used:
+        for number, unit in enumerate(MEASUREMENTS[name].units(settings)):
+            yield f"{name}-{number}", name, unit
+
+
+def _measured(measurement: str, unit: Unit, settings: PaperSettings) -> xr.Dataset:
+    """Compute a unit: a cell."""
     from esscher.studies.paper.claims import MEASUREMENTS
 
-    rows = MEASUREMENTS[measurement].measure(unit, setting)
-    return Cell(PaperCell(measurement=measurement), pd.DataFrame(rows))
+    return MEASUREMENTS[measurement].measure(unit, settings).dataset
 
 
-def _headline(entries: tuple[Entry, ...], chosen: tuple[str, ...]) -> str:
-    """Count the verdicts, and name the claims."""
-    if not entries:
-        return "Nothing has been measured yet."
-    parts = []
-    for verdict, one, many in (
-        ("holds", "holds", "hold"),
-        ("contradicted", "is contradicted", "are contradicted"),
-        ("undecided", "is undecided", "are undecided"),
-    ):
-        names = [entry.claim for entry in entries if entry.verdict == verdict]
-        if names:
-            parts.append(f"{len(names)} {one if len(names) == 1 else many} ({', '.join(names)})")
-    return f"Of {len(chosen)} claims {'; '.join(parts)}."
+#: A result of the study: the ledger.
+Paper: TypeAlias = "Result[PaperSettings]"

@@ -2,117 +2,172 @@
 
 from __future__ import annotations
 
-from esscher.show.content import Card, Column, Drawn, Part, Summary, Table
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.paper.claims import CLAIMS
-from esscher.studies.paper.ledger import Entry
-from esscher.studies.paper.study import Paper
+import xarray as xr
+
+from esscher.core.variables import var
+from esscher.runs.result import Result
+from esscher.show.content import Card, Drawn, Part
+from esscher.show.table_view import TableView
+from esscher.studies.paper.study import (
+    NAMES,
+    SYNTHETIC,
+    HeadExponents,
+    PaperData,
+    PaperSettings,
+    PaperStudy,
+)
+
+TITLE = "The paper, claim by claim"
+#: Verdicts, what is said of one claim and of several, and what stands on a card.
+VERDICTS = {
+    "holds": ("holds", "hold", "claims hold"),
+    "contradicted": ("is contradicted", "are contradicted", "are contradicted"),
+    "undecided": ("is undecided", "are undecided", "are undecided"),
+}
+PAPER_BOUND = var("", "bound on β", "d3", name="paper_bound", help="1/(2(1+32Ψ))")
 
 
-def print_result(ledger: Paper, console: PlainConsole) -> None:
-    """Print a line per claim, and what would decide those that are undecided."""
-    if not ledger.entries:
-        return
-    table = PlainTable(f"Token Sample Complexity of Attention, {ledger.study.subject}")
-    table.add_column("claim", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("measured")
-    for entry in ledger.entries:
-        decide = f" To decide: {entry.decide}" if entry.decide else ""
-        table.add_row(entry.claim, entry.verdict, entry.measured + decide)
-    console.print(table)
-    console.explain(
-        "Each verdict comes from a stated rule: the report has the rules, the figures, the weakest "
-        "point of every claim, and the command that redoes it alone."
-    )
+def heads(result: Result[PaperSettings]) -> xr.Dataset:
+    """Return the heads of the encoder with the bound of the paper."""
+    return result.data.assign(paper_bound=0.5 / (1 + 32 * result.data["psi"]))
 
 
-def summary(ledger: Paper, name: str) -> Summary:
-    """Say which claims hold, and show the evidence claim by claim."""
-    study = ledger.study
-    setting = study.setting
-    counts = {
-        verdict: sum(entry.verdict == verdict for entry in ledger.entries)
-        for verdict in ("holds", "contradicted", "undecided")
-    }
-    cards = [
-        Card(str(counts["holds"]), "claims hold"),
-        Card(str(counts["contradicted"]), "are contradicted"),
-        Card(str(counts["undecided"]), "are undecided"),
-    ]
-    table = Table(
+TABLES = (
+    TableView(
+        "ledger",
         "The ledger",
-        f"{name}-ledger",
-        [
-            Column("claim", "claim"),
-            Column("says", "what the paper says"),
-            Column("verdict", "verdict"),
-            Column("measured", "measured"),
-            Column("weakest", "weakest point", shown=False),
-        ],
-        {
-            "claim": [entry.claim for entry in ledger.entries],
-            "says": [CLAIMS[entry.claim].says for entry in ledger.entries],
-            "verdict": [entry.verdict for entry in ledger.entries],
-            "measured": [entry.measured for entry in ledger.entries],
-            "weakest": [entry.weakest for entry in ledger.entries],
-        },
-    )
-    parts: list[Part] = [table]
-    for entry in ledger.entries:
-        parts.append(_section(entry, study.command_words()))
-        if entry.claim == "heads":
-            parts.append(_heads(entry, name))
-    subject = (
-        f"Token Sample Complexity of Attention (arXiv 2512.10656), {study.subject}, "
-        f"{setting.encoder} and {setting.decoder} on {setting.text}"
-    )
-    return Summary("The paper, claim by claim", subject, cards, [], parts=parts)
-
-
-def _heads(entry: Entry, name: str) -> Table:
-    """One row per head: H, Psi and the paper's exponents in both conventions, those measured."""
-    columns = [
-        Column("layer", "layer", "n0"),
-        Column("head", "head", "n0"),
-        Column("H", "H", "s3"),
-        Column("psi", "Ψ = H²", "s3"),
-        Column("psi_one_sided", "Ψ, one-sided", "s3"),
-        Column("bound", "bound on β", "d3", help="1/(2(1+32Ψ))"),
-        Column("mean", "β of the mean", "d3", "mean_low", "mean_high"),
-        Column("cov", "β of the covariance", "d3", "cov_low", "cov_high"),
-        Column("map", "β of the map", "d3", "map_low", "map_high", shown=False),
-        Column("reference", "1/(2(1+Ψ))", "d3", shown=False),
-        Column("bound_one_sided", "bound, one-sided Ψ", "d3", shown=False),
-        Column("reference_one_sided", "1/(2(1+Ψ)), one-sided", "d3", shown=False),
-        Column("H_unscaled", "H of the authors' scripts", "s3", shown=False),
-    ]
-    keys = {key for column in columns for key in (column.key, column.low, column.high) if key}
-    data = {key: entry.tables["heads"][key] for key in keys}
-    caption = "Exponents with 95% intervals; the CSV file has the other convention and the map."
-    return Table("All heads", f"{name}-heads", columns, data, caption, ("psi", True))
-
-
-def _section(entry: Entry, words: list[str]) -> Drawn:
-    """A claim: what the paper says, the figure, what was measured, the checks, the command."""
-    claim = CLAIMS[entry.claim]
-    options = [word for word in words[1:] if word not in CLAIMS]
-    checks = [
+        ("claim",),
         (
-            "Check" if check.counts else "Beside it",
-            f"{check.says[0].upper()}{check.says[1:].rstrip('.')}: {check.verdict}. "
-            f"Found: {check.measured.rstrip('.')}. Rule: {check.rule.rstrip('.')}.",
-        )
-        for check in entry.checks
+            *(PaperData.says, PaperData.verdict, PaperData.measured),
+            *(PaperData.weakest, PaperData.decide),
+        ),
+        most=len(NAMES),
+    ),
+    TableView(
+        "checks",
+        "Checks",
+        ("check",),
+        (
+            *(PaperData.check_claim, PaperData.check_says, PaperData.check_verdict),
+            *(PaperData.check_measured, PaperData.check_rule, PaperData.counts),
+        ),
+        most=0,
+        page=False,
+    ),
+    TableView(
+        "heads",
+        "All heads",
+        ("layer", "head"),
+        (
+            *(HeadExponents.psi, HeadExponents.psi_one_sided, PAPER_BOUND),
+            *(HeadExponents.fits.exponent, HeadExponents.fits.trusted),
+            *(HeadExponents.horizon, HeadExponents.horizon_unscaled),
+        ),
+        heads,
+        sort="psi",
+        caption="Exponents with 95% intervals; H of the authors' scripts lacks 1/sqrt(d).",
+        most=0,
+    ),
+)
+
+
+def subject(result: Result[PaperSettings]) -> str:
+    """Return what was measured, in a line."""
+    settings = result.setup.settings
+    models = f", {settings.encoder} and {settings.decoder} on {settings.text}"
+    synthetic = set(settings.claims) <= set(SYNTHETIC)
+    return (
+        f"Token Sample Complexity of Attention (arXiv 2512.10656), scale {settings.scale}"
+        f"{'' if synthetic else models}"
+    )
+
+
+def headline(result: Result[PaperSettings]) -> str:
+    """Count the verdicts, and name the claims."""
+    verdicts, parts = PaperData(result.data).verdict, []
+    for verdict, (single, several, _) in VERDICTS.items():
+        names = verdicts["claim"].values[verdicts.values == verdict].tolist()
+        if names:
+            verb = single if len(names) == 1 else several
+            parts.append(f"{len(names)} {verb} ({', '.join(names)})")
+    return f"Of {len(result.setup.settings.claims)} claims {'; '.join(parts)}."
+
+
+def notes(result: Result[PaperSettings]) -> list[str]:
+    """Return what would decide the claims that are undecided, and where the rules are."""
+    decide = PaperData(result.data).decide
+    said = [
+        f"To decide {claim}: {text}"
+        for claim, text in zip(decide["claim"].values, decide.values, strict=True)
+        if text
     ]
-    return Drawn(
-        f"{claim.title}: {entry.verdict}",
-        claim.draw(entry),
-        lead=[("The paper", claim.says), ("Measured", entry.measured)],
-        paragraphs=[
-            ("Weakest point", entry.weakest),
-            *([("To decide", entry.decide)] if entry.decide else []),
-            ("Redo", " ".join(["esscher paper", entry.claim, *options])),
-            *checks,
-        ],
+    return [
+        *said,
+        "Each verdict comes from a stated rule: --all prints the rules, and the report has them "
+        "with the figures, the weakest point of every claim, and the command that redoes it alone.",
+    ]
+
+
+def cards(result: Result[PaperSettings]) -> list[Card]:
+    """Return how many claims hold, and how many do not."""
+    verdicts = PaperData(result.data).verdict.values
+    return [Card(f"{(verdicts == name).sum()}", words[2]) for name, words in VERDICTS.items()]
+
+
+def parts(result: Result[PaperSettings], run: str) -> list[Part]:
+    """Return the ledger, and a section for each claim; the table of heads follows the heads."""
+    from esscher.studies.paper.charts import DRAWINGS
+
+    data, tables = PaperData(result.data), {table.name: table for table in result.views}
+    frame, made = tables["checks"].frame(result), [tables["ledger"].content(result, run)]
+    drawings = {drawing.name: drawing for drawing in DRAWINGS}
+    sections: list[Part] = [*made]
+    for claim in data.dataset["claim"].values.tolist():
+        entry = PaperData(data.dataset.sel(claim=claim))
+        checks = [
+            (
+                "Check" if check["counts"] else "Beside it",
+                f"{check['check_says'][0].upper()}{check['check_says'][1:].rstrip('.')}: "
+                f"{check['check_verdict']}. Measured: {check['check_measured'].rstrip('.')}. Rule: "
+                f"{check['check_rule'].rstrip('.')}.",
+            )
+            for check in frame[frame["check_claim"] == claim].to_dict("records")
+        ]
+        decide = [("To decide", str(entry.decide.values))] if entry.decide.values else []
+        sections.append(
+            Drawn(
+                f"{drawings[claim].about}: {entry.verdict.values}",
+                drawings[claim].draw(result),
+                lead=[
+                    ("The paper", str(entry.says.values)),
+                    ("Measured", str(entry.measured.values)),
+                ],
+                paragraphs=[
+                    ("Weakest point", str(entry.weakest.values)),
+                    *decide,
+                    ("Redo", f"esscher paper {claim}{_options(result.setup.settings)}"),
+                    *checks,
+                ],
+            )
+        )
+        if claim == "heads":
+            sections.append(tables["heads"].content(result, run))
+    return sections
+
+
+def _options(settings: PaperSettings) -> str:
+    """The options that are not what they are by default, as words of a command."""
+    model = next(
+        (m for m in (settings.encoder, settings.decoder) if not m.startswith("demo:")), None
+    )
+    options = {
+        "scale": settings.scale,
+        "model": model,
+        "text": settings.text,
+        "seed": settings.seed,
+    }
+    return "".join(
+        f" --{name} {value}"
+        for name, value in options.items()
+        if value != getattr(PaperStudy, name)
     )

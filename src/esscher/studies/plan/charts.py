@@ -25,13 +25,12 @@ from esscher.show.chart import (
     sheet,
 )
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap
-from esscher.show.explorer import explorer as head_explorer
+from esscher.show.explorer import HeadMap, explorer
 from esscher.show.frames import records
 from esscher.show.theme import limits
 from esscher.studies.plan.result import PlanResult
-from esscher.studies.plan.study import ALL, FACTOR
-from esscher.studies.plan.view import name_of
+from esscher.studies.plan.study import ALL, FACTOR, PlanData
+from esscher.studies.plan.view import RATIO, TABLES, name_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -53,9 +52,10 @@ MEASURES = {
     "relative error of attention outputs": "error",
 }
 #: Errors of query heads that share a key head.
+ERROR = (PlanData.predicted_error, PlanData.realised_error)
 ERRORS = Series(
     "error",
-    ("predicted", "realised on held-out text"),
+    [variable.heading for variable in ERROR],
     colours=(theme.VERMILION, theme.BLUE),
     shapes=("diamond", "circle"),
 )
@@ -87,12 +87,12 @@ def budgets(result: PlanResult) -> ChartType:
     return figure([_budgets(result)], _title(result), note=_kept(result))
 
 
-def explorer(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
+def heads(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw budgets and errors of every key head, and its query heads for the one picked."""
     frame = result.table()
-    called = dict(zip(("predicted_error", "realised_error"), ERRORS.names, strict=True))
     # a plan that existed has no prediction, and one without a check nothing realised
-    names = [name for name in called if name in frame and frame[name].notna().any()]
+    errors = [v for v in ERROR if v.name in frame and frame[v.name].notna().any()]
+    names = [variable.name for variable in errors]
     frame = frame.sort_values(names[0], ascending=False, kind="stable")
     # the same colours for both; heads that keep everything have no error, and no colour
     some = frame[names[0]] > 0
@@ -100,34 +100,27 @@ def explorer(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None)
     if some.any():
         colours["ends"] = frame[names[0]][some].min(), frame[names].max(axis=None)
     maps = [
-        HeadMap("tokens", "tokens kept", {"log": True}),
-        HeadMap("ratio", "share of the prefix", {"ends": (0.0, 1.0), "colours": theme.SHARES}),
-        *(HeadMap(name, f"{name.replace('_', ' ')}, worst query head", colours) for name in names),
+        HeadMap(PlanData.tokens, look={"log": True}),
+        HeadMap(RATIO, look={"ends": (0.0, 1.0), "colours": theme.SHARES}),
+        *(HeadMap(variable, look=colours) for variable in errors),
     ]
     rows = [
         {"layer": row["layer"], KEY_HEAD: row[KEY_HEAD], "query": str(row["query"])}
-        | {"error": called[name], "value": row[name]}
-        for name in names
-        for row in records(table(result.data, ("layer", KEY_HEAD, "query"), (name,)))
+        | {"error": variable.heading, "value": row[variable.name]}
+        for variable in errors
+        for row in records(table(result.data, ("layer", KEY_HEAD, "query"), (variable.name,)))
     ]
-    x = Axis(
-        "query", "query head of the group", names=list(dict.fromkeys(r["query"] for r in rows))
-    )
+    queries = [str(query) for query in result.data["query"].values]
+    x = Axis("query", "query head of the group", names=queries)
     y = Axis("value", "relative output error")
 
     def curves(pick: alt.Parameter) -> list[ChartType]:
         drawn = points(rows, x, y, ERRORS, beside=True, pick=pick)
         return [panel(drawn, title=picked_title("errors", KEY_HEAD))]
 
-    return head_explorer(
-        frame,
-        maps,
-        curves,
-        title=_title(result),
-        heads=heads,
-        note=_kept(result) + ("" if some.all() else "; ×: all kept, no error"),
-        columns=KEY_HEAD,
-    )
+    note = "errors of the worst query head" + ("" if some.all() else "; ×: all kept, no error")
+    first = [(int(frame["layer"].iloc[0]), int(frame[KEY_HEAD].iloc[0]))]
+    return explorer(result, TABLES[0], maps, curves, heads=heads or first, note=note)
 
 
 def cost(result: PlanResult) -> ChartType:
@@ -184,7 +177,7 @@ DRAWINGS = (
     Drawing(
         "explorer",
         "budgets and errors of every key head, and one of them (--head)",
-        explorer,
+        heads,
         heads=True,
         heading="Budgets",
         caption="Click a cell, or move with the arrow keys, to see the errors of the query heads "

@@ -31,8 +31,7 @@ from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
-from esscher.engine.text.tasks.asking import ask, ask_each
-from esscher.engine.text.tasks.items import TaskItem
+from esscher.engine.text.items import TaskItem, ask
 from esscher.math.statistics.intervals import mean_bounds, replicates_needed, wilson
 from esscher.studies.plan.predict import Budgets
 from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
@@ -226,8 +225,8 @@ def item_cell(
     prompt = ObservedPrompt(loaded, item.context, settings.keeping, settings.score, rules)
     named = f"task {item.task} {item.haystack}", item.number
     kept = kept_layers(prompt, budgets, rules, named, settings.seed)
-    reduced = ask_each(loaded, prompt.reduced(*kept.values()), item, len(kept))
-    replies = [ask(loaded, prompt.cache, item), *reduced]
+    reduced = ask(loaded, prompt.reduced(*kept.values()), item, len(kept))
+    replies = [*ask(loaded, prompt.cache, item), *reduced]
     data = ItemCell.new(item=[item.number], configuration=["dense", *kept])
     data.score = [[reply.score for reply in replies]]
     data.log_probability = [[reply.log_probability for reply in replies]]

@@ -26,8 +26,8 @@ from esscher.engine.cache.published import rule_named
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, check_supported
+from esscher.engine.text.items import TaskItem, calibration_item, task_item
 from esscher.engine.text.packing import Passage, cut_again, first_passages
-from esscher.engine.text.tasks.items import TaskItem, calibration_item, task_items
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
 from esscher.runs.study import Setup
@@ -121,7 +121,7 @@ def read_texts(
     calibration = list(prose) if settings.prose else []
     # retrieval passages end with questions about themselves: in the text, and in noise, in turn
     for i in range(settings.retrieval):
-        haystack: Any = "noise" if i % 2 else np.concatenate([p.ids for p in prose])
+        haystack = None if i % 2 else np.concatenate([p.ids for p in prose])
         calibration.append(
             calibration_item(
                 loaded,
@@ -135,9 +135,9 @@ def read_texts(
     items: dict[str, TaskItem] = {}
     for task in settings.tasks:
         for i, name in enumerate(settings.cells(task)):
-            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else "noise"
-            (items[name],) = task_items(
-                loaded, task, 1, settings.prefix, seed=settings.seed, haystack=haystack, first=i
+            haystack = np.concatenate([p.ids for p in unseen]) if i % 2 else None
+            items[name] = task_item(
+                loaded, task, i, settings.prefix, seed=settings.seed, haystack=haystack
             )
     records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
     setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})

@@ -21,7 +21,7 @@ from esscher.core.errors import InputError
 from esscher.core.validation import Array
 from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, list_bytes
 from esscher.engine.cache.budgets import POWERS, SelectionKind
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord
 from esscher.math.allocation import EffectCurve, allocate, smallest_within
 from esscher.math.statistics import LEVEL
 from esscher.studies.plan.effects import PassageEffects, average_effects, budget_grid, ways

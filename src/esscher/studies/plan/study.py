@@ -22,8 +22,7 @@ from esscher.core.shown import shortened
 from esscher.core.variables import Data, Variable, var
 from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, list_bytes
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
-from esscher.engine.models.outline import Outline
-from esscher.engine.models.record import ModelRecord
+from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.engine.text.tasks import TASKS
 from esscher.runs.executors import CellExecutor

@@ -17,8 +17,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import Rate, fit_rate
-from esscher.math.statistics.intervals import family_wise
-from esscher.math.statistics.records import ByMetric, class_counts
+from esscher.math.statistics.intervals import ByMetric, class_counts, family_wise
 from esscher.math.theory.cloud import EFFORT
 from esscher.runs.folder import Cell, CellRun
 from esscher.studies.probe.result import (

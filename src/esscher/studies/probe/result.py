@@ -14,7 +14,7 @@ import numpy as np
 from esscher.core.codec import Amount, Count, Estimate, Index, Interval, Name, Record
 from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
 from esscher.math.statistics import Rate, TailIndex
-from esscher.math.statistics.records import ByMetric, Ends, Matrix
+from esscher.math.statistics.intervals import ByMetric, Ends, Matrix
 from esscher.math.tails.candidates import Cloud
 from esscher.runs.old_result import Result, WithHeads
 

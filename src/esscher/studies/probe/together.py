@@ -25,7 +25,7 @@ from esscher.core.validation import Array
 from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import LEVEL, fit_rate, resampling_counts
-from esscher.math.statistics.records import as_matrix
+from esscher.math.statistics.intervals import as_matrix
 from esscher.studies.probe.result import SharedErrors
 
 #: Resamples of the replicates.

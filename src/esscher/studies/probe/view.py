@@ -11,7 +11,7 @@ import pandas as pd
 
 from esscher.core.shown import counted, shown, visible, with_error
 from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics.records import class_counts, class_words
+from esscher.math.statistics.intervals import class_counts, class_words
 from esscher.show.content import Card, Column, Summary, Table
 from esscher.show.frames import data_of
 from esscher.show.tables import PlainConsole, PlainTable

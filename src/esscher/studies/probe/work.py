@@ -26,10 +26,9 @@ from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
 from esscher.engine.text.collect import CloudFile, cloud_bytes, collect_cloud, visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
 from esscher.math.statistics import received_exponent, resampling_counts
-from esscher.math.statistics.records import ByMetric, Ends
+from esscher.math.statistics.intervals import ByMetric, Ends
 from esscher.math.tails.candidates import Cloud
-from esscher.math.tails.cloud import cloud_tails
-from esscher.math.tails.directions import QUICK
+from esscher.math.tails.cloud import QUICK, cloud_tails
 from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
@@ -405,7 +404,7 @@ def key_tails(numbers: HeadNumbers, seed: int) -> Cloud | None:
     None where there are too few keys or passages to search in one half and judge on the other.
     """
     try:
-        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK).numbers
+        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK)[0]
     except InputError:
         return None
 

@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
 
-from esscher.core.codec import Estimate
 from esscher.core.validation import Array
-from esscher.core.variables import estimate, joined
+from esscher.core.variables import joined
 from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
 from esscher.math.statistics.intervals import mean_bounds
-from esscher.math.statistics.records import finite
-from esscher.studies.sparse.study import LawErrors, PassageErrors, SparseData, SparseLawData
+from esscher.studies.sparse.study import SparseData, SparseLawData
 
+D = TypeVar("D", bound=SparseLawData)
 #: Verdicts; that on random selection, and those on the other patterns.
 IS_BASELINE = "baseline"
 KEEPS = "keeps the exponent"
@@ -39,13 +39,10 @@ SLOWER = "converges more slowly"
 NEVER = "does not converge to dense"
 UNDECIDED = "undecided"
 #: Exponents that differ by no more than this are called the same: half of the width of what is
-#: called 1/2 (``math/statistics/records.py``).
+#: called 1/2 (``math/statistics/intervals.py``).
 MARGIN = 0.05
 #: Random selection compared with itself.
-EQUAL = (
-    Estimate(value=0.0, interval=(None, None)),
-    Estimate(value=1.0, interval=(None, None)),
-)
+EQUAL = np.array([[0.0, np.nan, np.nan], [1.0, np.nan, np.nan]])
 #: An error that falls no faster than the budget to this power does not fall on any usable range.
 FLAT = 0.1
 #: Relative rounding of outputs in float32; errors near it are not resolved.
@@ -56,81 +53,52 @@ LARGEST = 700
 SMALLEST = 1e-9
 
 
-def combine(cells: Sequence[xr.Dataset], seed: int) -> SparseLawData:
-    """Fit every pattern on tokens of a law, and compare it with random selection."""
-    errors = LawErrors(joined(cells, "replicate"))
-    data = SparseLawData(errors.dataset.drop_vars(list(errors.dataset.data_vars)))
-    return compare_patterns(data, errors.error.values, cells, seed)
-
-
-def combine_passages(cells: Sequence[xr.Dataset], seed: int) -> SparseData:
-    """Fit every pattern on a model, compare it with random selection, and fit every head."""
-    errors = PassageErrors(joined(cells, "replicate"))
-    data = SparseData(errors.dataset.drop_vars(list(errors.dataset.data_vars)))
-    patterns, metrics, *heads, replicates, budgets = errors.error.shape
-    of_heads = errors.error.values.reshape(patterns, metrics, -1, replicates, budgets)
-    compare_patterns(data, of_heads.mean(axis=2), cells, seed)
-    maps = of_heads[:, data.dataset["metric"].values.tolist().index("map")]
-    exponents = head_exponents(maps / _factor(data), data.dataset["budget"].values)
-    data.head_error = maps.mean(axis=2).swapaxes(0, 1).reshape(*heads, patterns, budgets)
-    data.head_exponent = exponents.swapaxes(0, 1).reshape(*heads, patterns, 3)
-    return data
-
-
-def compare_patterns(
-    data: SparseLawData, errors: Array, cells: Sequence[xr.Dataset], seed: int
-) -> SparseLawData:
-    """Fill in curves, fits, comparisons with random selection and verdicts.
-
-    Parameters
-    ----------
-    data
-        The result, with the labels of its axes.
-    errors
-        Relative errors, mean over the heads, [pattern, metric, replicate, budget].
-    cells
-        For the numbers that all errors of a cell have in common.
-    seed
-        Seed of the resamples.
-    """
-    names = data.dataset["pattern"].values.tolist()
-    budgets = data.dataset["budget"].values.astype(float)
+def combine(kind: type[D], cells: Sequence[xr.Dataset], seed: int) -> D:
+    """Fit every pattern, compare it with random selection, and fit every head of a model."""
+    together = joined(cells, "replicate")
+    data = kind(together.drop_vars(list(together.data_vars)))
+    names, metrics = (data.dataset[axis].values.tolist() for axis in ("pattern", "metric"))
+    budgets, at = data.dataset["budget"].values, metrics.index("map")
+    # numbers that all errors of a cell have in common
     data.norm = np.mean([float(cell["norm"]) for cell in cells])
     data.visible = np.mean([float(cell["visible"]) for cell in cells])
+    factor = np.asarray(np.sqrt(1 - budgets / float(data.visible)))
+    errors = together["error"].values
+    if isinstance(data, SparseData):
+        *_, layers, heads, replicates, _ = errors.shape
+        of_heads = errors.reshape(len(names), len(metrics), -1, replicates, len(budgets))
+        errors, maps = of_heads.mean(axis=2), of_heads[:, at]
+        shape = layers, heads, len(names), -1
+        exponents = head_exponents(maps / factor, budgets)
+        data.head_error = maps.mean(axis=2).swapaxes(0, 1).reshape(shape)
+        data.head_exponent = exponents.swapaxes(0, 1).reshape(shape)
     data.replicate_error = errors
     data.error = [[mean_bounds(e) for e in of_pattern] for of_pattern in errors]
-    factor, random = _factor(data), errors[names.index(BASELINE)]
+    random, sizes = errors[names.index(BASELINE)], budgets.astype(float)
     fits = [
-        [fit_rate(e / factor, budgets, seed=seed, resolution=RESOLUTION) for e in of_pattern]
+        [fit_rate(e / factor, sizes, seed=seed, resolution=RESOLUTION) for e in of_pattern]
         for of_pattern in errors
     ]
     data.fit.put(fits)
-    versus = [
+    versus = np.array(
         [
-            EQUAL if name == BASELINE else versus_random(e, base, budgets, seed)
-            for e, base in zip(of_pattern, random, strict=True)
+            [
+                EQUAL if name == BASELINE else versus_random(e, base, sizes, seed)
+                for e, base in zip(of_pattern, random, strict=True)
+            ]
+            for name, of_pattern in zip(names, errors, strict=True)
         ]
-        for name, of_pattern in zip(names, errors, strict=True)
-    ]
-    data.difference = [[estimate(difference) for difference, _ in row] for row in versus]
-    data.ratio = [[estimate(ratio) for _, ratio in row] for row in versus]
-    at = data.dataset["metric"].values.tolist().index("map")
+    )
+    data.difference, data.ratio = versus[:, :, 0], versus[:, :, 1]
     data.verdict = [
-        IS_BASELINE if name == BASELINE else judge(fit[at], pair[at][0], PATTERNS[name].is_exact)
+        IS_BASELINE if name == BASELINE else judge(fit[at], pair[at, 0], PATTERNS[name].is_exact)
         for name, fit, pair in zip(names, fits, versus, strict=True)
     ]
     return data
 
 
-def _factor(data: SparseLawData) -> Array:
-    """What errors are divided by before they are fitted, by budget."""
-    return np.asarray(np.sqrt(1 - data.dataset["budget"].values / float(data.visible)))
-
-
-def versus_random(
-    errors: Array, random: Array, budgets: Array, seed: int
-) -> tuple[Estimate, Estimate]:
-    """Difference of two exponents, and ratio of two errors, from errors [replicate, budget].
+def versus_random(errors: Array, random: Array, budgets: Array, seed: int) -> Array:
+    """Difference of two exponents, and ratio of two errors [replicate, budget]: [2, bound].
 
     Replicates of both are resampled together. Budgets without error on either side are left out.
     """
@@ -144,14 +112,11 @@ def versus_random(
     forms = np.stack([np.concatenate([form, -form]) for form in (slope, level)])
     differences, logarithms = np.stack(resamples.intervals(forms, LEVEL), axis=1).tolist()
     ratios = [math.exp(end) if end < LARGEST else math.inf for end in logarithms]
-    difference, ratio = (
-        Estimate(value=finite(value), interval=(finite(low), finite(high)))
-        for value, low, high in (differences, ratios)
-    )
-    return difference, ratio
+    bounds = np.array([differences, ratios])
+    return np.where(np.isfinite(bounds), bounds, np.nan)
 
 
-def judge(fit: Rate, difference: Estimate, is_exact: bool) -> str:
+def judge(fit: Rate, difference: Array, is_exact: bool) -> str:
     """Return the verdict on a pattern; the rule is above.
 
     Parameters
@@ -159,12 +124,12 @@ def judge(fit: Rate, difference: Estimate, is_exact: bool) -> str:
     fit
         Rate of its map error.
     difference
-        Its exponent minus that of random selection.
+        Its exponent minus that of random selection, [bound].
     is_exact
         Whether the pattern is dense attention once its budget holds all keys.
     """
-    below, above = difference.interval
-    if fit.interval[1] is None or below is None or above is None:
+    _, below, above = difference
+    if fit.interval[1] is None or np.isnan(below) or np.isnan(above):
         return UNDECIDED
     if not is_exact or fit.interval[1] < FLAT:
         return NEVER

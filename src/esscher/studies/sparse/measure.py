@@ -8,11 +8,8 @@ the queries, errors of the map and of the mean are divided by ``s``, those of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
-import scipy
 import torch
 import xarray as xr
 from numpy.typing import NDArray
@@ -28,7 +25,6 @@ from esscher.engine.sampled.sizes import METRICS, PREFIX
 from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage
 from esscher.math.heads import WeightHead
-from esscher.math.laws import Gaussian, Law
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.study import OneBatch, Setup
 from esscher.studies.sparse.study import (
@@ -177,33 +173,30 @@ def measure_passage(
     return data
 
 
-# Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each.
-#
-# Sequences have a known marginal: independent tokens, or Gaussian AR(1). A query is a token too:
-# for correlated tokens the continuation ``q = rho x_i + sqrt(1 - rho^2) xi`` of a key, as the next
-# token of a text is. Queries are drawn once; every replicate draws the keys anew, given them.
+# Synthetic tokens: replicates of a whole sequence, all patterns and budgets on each. A query is a
+# token too; queries are drawn once, and every replicate draws the keys anew.
 
 
 def law_work(settings: SparseLawSettings, executor: CellExecutor) -> OneBatch:
     """Draw the queries; each block of replicates is a task."""
-    tokens, head = settings.tokens, settings.head
+    tokens, head, seed = settings.tokens, settings.head, settings.seed
     # away from global tokens and from the ends
     middle = np.arange(tokens // 4, tokens - tokens // 4)
-    rng = random_stream(settings.seed, "sparse positions")
-    positions = query_positions(middle, settings.query_count, rng)
-    sequences = Sequences.make(head.law, tokens, settings.correlation, positions, settings.seed)
-    source = executor.share((head, sequences))
-    patterns, budgets = settings.patterns, settings.budgets
+    positions = query_positions(
+        middle, settings.query_count, random_stream(seed, "sparse positions")
+    )
+    queries = head.law.sample(len(positions), random_stream(seed, "sparse queries"))
+    source = executor.share((head, tokens, positions, queries))
     tasks = {
-        name: Task(name, measure_law, (source, patterns, budgets, replicates, settings.seed))
-        for name, replicates in settings.blocks.items()
+        name: Task(name, measure_law, (source, settings.patterns, settings.budgets, numbers, seed))
+        for name, numbers in settings.blocks.items()
     }
     return OneBatch(Setup(settings), tasks)
 
 
 @torch.inference_mode()
 def measure_law(
-    source: tuple[WeightHead, Sequences],
+    source: tuple[WeightHead, int, NDArray[np.int64], Array],
     patterns: Sequence[str],
     budgets: Sequence[int],
     replicates: Sequence[int],
@@ -214,7 +207,8 @@ def measure_law(
     Parameters
     ----------
     source
-        The head that turns tokens into tilts, keys and values, and where tokens come from.
+        The head that turns tokens into tilts, keys and values; number of tokens; positions beside
+        which the queries stand, and the queries.
     patterns, budgets
         Names, and numbers of keys.
     replicates
@@ -226,13 +220,14 @@ def measure_law(
     def tensor(array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(torch.float32)
 
-    head, sequences = source
-    view = View.of(sequences.positions, sequences.tokens)
-    tilts = tensor(head.tokens(sequences.queries).tilts)
+    head, count, positions, queries = source
+    view = View.of(positions, count)
+    tilts = tensor(head.tokens(queries).tilts)
     errors = np.empty((len(patterns), len(METRICS), len(replicates), len(budgets)))
     norms = np.empty(len(replicates))
     for i, replicate in enumerate(replicates):
-        tokens = head.tokens(sequences.draw(random_stream(seed, "sparse tokens", replicate)))
+        rng = random_stream(seed, "sparse tokens", replicate)
+        tokens = head.tokens(head.law.sample(count, rng))
         errors[:, :, i : i + 1], norms[i : i + 1] = pattern_errors(
             patterns,
             budgets,
@@ -244,76 +239,3 @@ def measure_law(
     data = LawErrors.new(pattern=patterns, metric=METRICS, replicate=replicates, budget=budgets)
     data.error, data.norm, data.visible = errors, norms.mean(), view.counts.mean()
     return data.dataset
-
-
-@dataclass(frozen=True, eq=False)
-class Sequences:
-    """Random sequences around given queries.
-
-    Attributes
-    ----------
-    law
-        Law of a token.
-    tokens
-        Length of a sequence.
-    correlation
-        rho between neighbours; other than 0 only for standard Gaussian tokens.
-    positions
-        Positions beside which the queries stand.
-    queries
-        The queries, tokens of shape (count, d).
-    """
-
-    law: Law
-    tokens: int
-    correlation: float
-    positions: NDArray[np.int64]
-    queries: Array
-
-    @classmethod
-    def make(
-        cls, law: Law, tokens: int, correlation: float, positions: NDArray[np.int64], seed: int
-    ) -> Sequences:
-        """Draw the queries."""
-        rng = random_stream(seed, "sparse queries")
-        if correlation == 0:
-            return cls(law, tokens, 0.0, positions, law.sample(len(positions), rng))
-        if not isinstance(law, Gaussian):
-            raise InputError(
-                f"correlation is {correlation:g}, but sequences with a known marginal are made of "
-                "Gaussian tokens only; choose the law gaussian, or leave the correlation out"
-            )
-        empty = cls(law, tokens, correlation, positions, np.zeros((0, law.dim)))
-        return replace(empty, queries=empty._unconditional(rng)[1])
-
-    def draw(self, rng: np.random.Generator) -> Array:
-        """The tokens of one sequence, of shape (tokens, d), given the queries."""
-        if self.correlation == 0:
-            return self.law.sample(self.tokens, rng)
-        sequence, queries = self._unconditional(rng)
-        # Gaussian conditioning: a path that had other queries, moved by what they tell about it
-        weights = scipy.linalg.cho_solve((self._factor, True), self.queries - queries)
-        return np.asarray(sequence + self._cross @ weights)
-
-    def _unconditional(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """A sequence and its queries, drawn together."""
-        rho, scale = self.correlation, np.sqrt(1 - self.correlation**2)
-        noise = rng.standard_normal((self.tokens, self.law.dim))
-        noise[0] /= scale  # the first token has the stationary law
-        sequence = np.asarray(scipy.signal.lfilter([scale], [1.0, -rho], noise, axis=0))
-        innovations = rng.standard_normal((len(self.positions), self.law.dim))
-        return sequence, rho * sequence[self.positions] + scale * innovations
-
-    @cached_property
-    def _cross(self) -> Array:
-        """Correlation of tokens and queries, [tokens, queries]."""
-        distance = np.abs(np.arange(self.tokens)[:, None] - self.positions)
-        return np.asarray(self.correlation ** (distance + 1.0))
-
-    @cached_property
-    def _factor(self) -> Array:
-        """Cholesky factor of the correlation matrix of the queries."""
-        rho = self.correlation
-        distance = np.abs(self.positions[:, None] - self.positions)
-        matrix = rho ** (distance + 2.0) + (1 - rho**2) * np.eye(len(self.positions))
-        return np.asarray(scipy.linalg.cholesky(matrix, lower=True))

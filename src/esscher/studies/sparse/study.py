@@ -85,7 +85,7 @@ class SparseLawData(Data):
 class SparseData(SparseLawData):
     """The result of a model: the same, and the map errors head by head."""
 
-    head_error = var("layer head pattern budget", "error", "s3", help="relative map error")
+    head_error = var("layer head pattern budget", "relative map error", "s3")
     head_exponent = var(
         "layer head pattern bound",
         "exponent",
@@ -118,7 +118,6 @@ class SparseLawSettings(Record, frozen=True, kw_only=True):
     df: float
     patterns: tuple[Name, ...]
     budgets: tuple[Count, ...]
-    correlation: float
     tokens: Count
     replicates: Count
     query_count: Count
@@ -223,17 +222,17 @@ class SparseStudy(PassageStudy[SparseSettings]):
     @staticmethod
     def combine(setup: Setup[SparseSettings], cells: Mapping[str, xr.Dataset]) -> SparseLawData:
         """Fit every pattern, compare it with random selection, and fit every head."""
-        from esscher.studies.sparse.compare import combine_passages
+        from esscher.studies.sparse.compare import combine
 
-        return combine_passages(list(cells.values()), setup.settings.seed)
+        return combine(SparseData, list(cells.values()), setup.settings.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseLawStudy(Study[SparseLawSettings]):
     """Compare sparse with dense attention on synthetic tokens.
 
-    Tokens are independent, or a Gaussian AR(1) sequence. Patterns: random, corrected, topk,
-    streaming, window, longformer, bigbird, strided, block, pooled, linformer.
+    Tokens are independent. Patterns: random, corrected, topk, streaming, window, longformer,
+    bigbird, strided, block, pooled, linformer.
     """
 
     settings, data, cell = SparseLawSettings, SparseLawData, LawErrors
@@ -265,12 +264,6 @@ class SparseLawStudy(Study[SparseLawSettings]):
     df: Annotated[float, option("Degrees of freedom of the law student.", gt=0)] = 5.0
     patterns: Patterns = None
     budgets: Budgets = None
-    correlation: Annotated[
-        float,
-        option(
-            "Correlation rho of neighbouring tokens (AR(1)), for the law gaussian.", gt=-1, lt=1
-        ),
-    ] = 0.0
     tokens: Annotated[int, option("Tokens per sequence.", ge=1, le=10**15)] = 8_192
     replicates: Annotated[int, option("Number of sequences.", ge=FEWEST, le=10**6)] = 32
     query_count: QueryCount = 256
@@ -279,7 +272,7 @@ class SparseLawStudy(Study[SparseLawSettings]):
     def known(self) -> SparseLawSettings:
         """Choose budgets that fit into a sequence."""
         from esscher.engine.patterns import as_patterns  # brings torch
-        from esscher.studies.sparse.budgets import law_budgets
+        from esscher.studies.sparse.budgets import SHARE, choose_budgets
 
         check_memory(8 * self.tokens, f"tokens is {self.tokens}; a sequence of that length")
         if (self.horizon is None) == (self.spectrum is None):
@@ -288,7 +281,7 @@ class SparseLawStudy(Study[SparseLawSettings]):
         if self.spectrum is not None and len(self.spectrum) != dim:
             raise InputError(f"dim is {dim}, but spectrum has {len(self.spectrum)} values")
         names = as_patterns(self.patterns or "all")
-        budgets = law_budgets(self.tokens, names, self.budgets)
+        budgets = choose_budgets(self.tokens, SHARE, names, self.budgets, ", or more tokens")
         settings = self.settings_with(dim=dim, patterns=names, budgets=budgets)
         _ = settings.head  # says what is wrong with the law before any work is done
         return settings
@@ -309,7 +302,7 @@ class SparseLawStudy(Study[SparseLawSettings]):
         """Fit every pattern and compare it with random selection."""
         from esscher.studies.sparse.compare import combine
 
-        return combine(list(cells.values()), setup.settings.seed)
+        return combine(SparseLawData, list(cells.values()), setup.settings.seed)
 
     @staticmethod
     def subject(setup: Setup[SparseLawSettings]) -> str:

@@ -1,16 +1,14 @@
-"""The result as people see it: the tables, the cards and the sentences."""
+"""The result as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 
-from esscher.core.shown import between, counted, rates_said, shown
+from esscher.core.shown import between, counted, rates_said
 from esscher.core.variables import var, with_ends
 from esscher.engine.patterns import BASELINE
-from esscher.math.statistics.records import class_counts, rate_words
+from esscher.math.statistics.intervals import class_counts, rate_words
 from esscher.runs.fits import Fit
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.sparse.compare import FASTER, KEEPS, MARGIN, NEVER, SLOWER, UNDECIDED
 from esscher.studies.sparse.study import (
@@ -21,14 +19,8 @@ from esscher.studies.sparse.study import (
 )
 
 TITLE = "Sparse attention patterns"
-#: Verdicts in the order of the headline, of one pattern and of several.
-WORDS = {
-    KEEPS: (KEEPS, "keep the exponent"),
-    FASTER: (FASTER, "converge faster"),
-    SLOWER: (SLOWER, "converge more slowly"),
-    NEVER: (f"{NEVER} on these budgets", "do not converge to dense on these budgets"),
-    UNDECIDED: ("is undecided", "are undecided"),
-}
+#: Verdicts in the order of the headline.
+VERDICTS = (KEEPS, FASTER, SLOWER, NEVER, UNDECIDED)
 #: How verdicts are made.
 RULE = (
     "Verdict: whether the 95% interval of the exponent of the map minus that of random selection "
@@ -57,7 +49,6 @@ BEST = var(
     terminal="best",
     help="pattern with the smallest mean map error; not tested against the next one",
 )
-RANDOM = var("", "exponent, random", name="random", terminal="exponent, random")
 HEAD_ERROR = var("", "error", "s3", name="error", terminal="error,")
 HEAD_EXPONENT = var("", "exponent", name="exponent", page=False)
 
@@ -77,9 +68,8 @@ def heads(result: AnySparse) -> xr.Dataset:
     data = SparseData(result.data)
     error = data.head_error.isel(budget=-1, drop=True)
     best = result.data["pattern"].values[error.argmin("pattern").values]
-    exponent = data.head_exponent
-    columns = {"error": error, "exponent": exponent, "best": (("layer", "head"), best)}
-    return xr.Dataset(columns | {"random": exponent.sel(pattern=BASELINE, drop=True)})
+    columns = {"error": error, "exponent": data.head_exponent}
+    return xr.Dataset(columns | {"best": (("layer", "head"), best)})
 
 
 TABLES = (
@@ -100,7 +90,7 @@ TABLES = (
         "heads",
         "All heads",
         ("layer", "head"),
-        (BEST, RANDOM, HEAD_ERROR, HEAD_EXPONENT),
+        (BEST, HEAD_ERROR, HEAD_EXPONENT),
         heads,
         sort=f"error_{BASELINE}",
         caption="Map errors at the largest budget. The CSV file also has the exponents of all "
@@ -132,13 +122,11 @@ def subject(result: AnySparse) -> str:
             f"{counted(len(settings.layers) * len(settings.heads), 'head')}, "
             f"{counted(settings.passages, 'passage')} of {settings.context} tokens"
         )
-    correlation = settings.correlation
-    kind = f"AR(1) with rho = {correlation:g}" if correlation else "independent"
     horizon = f"spectrum {list(settings.spectrum or ())}"
     if settings.horizon is not None:
         horizon = f"H = {settings.horizon:g}"
     return (
-        f"{settings.law} tokens, {kind}, {horizon}, d = {settings.dim}, N = {settings.tokens:,}, "
+        f"{settings.law} tokens, {horizon}, d = {settings.dim}, N = {settings.tokens:,}, "
         f"{counted(settings.replicates, 'replicate')}"
     )
 
@@ -150,21 +138,16 @@ def headline(result: AnySparse) -> str:
         "Random selection: the error falls with the number of keys, with exponent "
         f"{between(exponent, ends)}, {rate_words(ends)}."
     ]
-    groups, given = [], result["verdict"].to_series()
-    for verdict, (singular, plural) in WORDS.items():
-        names = given.index[given == verdict].tolist()
-        if len(names) > 1:
-            groups.append(f"{', '.join(names[:-1])} and {names[-1]} {plural}")
-        elif names:
-            groups.append(f"{names[0]} {singular}")
-    if groups:
-        sentences.append(
-            f"Compared with it (exponents within {MARGIN:g} count as equal): {'; '.join(groups)}."
-        )
+    given = result["verdict"].to_series()
+    groups = {verdict: given.index[given == verdict].tolist() for verdict in VERDICTS}
+    said = "; ".join(
+        f"{verdict} ({', '.join(names)})" for verdict, names in groups.items() if names
+    )
+    if said:
+        sentences.append(f"Compared with it on these budgets: {said}.")
     if "head" in result.data.dims:
-        random = heads(result)["random"].sel(bound=["low", "high"])
-        intervals = random.transpose(..., "bound").values.reshape(-1, 2)
-        counts = class_counts((low, high) for low, high in intervals)
+        random = result["head_exponent"].sel(pattern=BASELINE, bound=["low", "high"])
+        counts = class_counts(map(tuple, random.values.reshape(-1, 2).tolist()))
         sentences.append(f"With random keys the error falls {rates_said(counts, 'head')}.")
     return " ".join(sentences)
 
@@ -175,34 +158,4 @@ def notes(result: AnySparse) -> list[str]:
     return [
         f"{subject(result)}; r = {first:,} to {last:,} of {float(result['visible']):,.0f} keys "
         f"that a query sees. {RULE}"
-    ]
-
-
-def cards(result: AnySparse) -> list[Card]:
-    """Return the numbers that matter."""
-    table = verdicts(result)
-    exponent, (low, high) = with_ends(table["exponent"].sel(pattern=BASELINE))
-    errors = table["last_error"].sel(bound="value")
-    best = errors["pattern"].values[int(np.argmin(errors.values))]
-    smallest, ends = with_ends(table["last_error"].sel(pattern=best))
-    never, unknown = (int((table["verdict"] == verdict).sum()) for verdict in (NEVER, UNDECIDED))
-    return [
-        Card(
-            shown(exponent, "d3"),
-            "exponent of random selection",
-            f"map error, 95% interval {shown(low, 'd3')} to {shown(high, 'd3')}: "
-            f"{rate_words((low, high))}",
-        ),
-        Card(
-            str(best),
-            f"smallest mean error at r = {result.data['budget'].values[-1]:,}",
-            f"map error {between(smallest, ends, 's3')}; random "
-            f"{shown(float(errors.sel(pattern=BASELINE)))}",
-        ),
-        Card(
-            f"{never} of {errors.size}",
-            "patterns do not converge to dense on these budgets",
-            f"{unknown} undecided",
-        ),
-        Card(f"{float(result['visible']):,.0f}", "keys that a query sees", "dense attention, mean"),
     ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from esscher.runs.old_study import function_of
-from esscher.studies.sweep.result import Sweep
-from esscher.studies.sweep.study import SweepStudy
+from esscher.runs.study import function_of
+from esscher.studies.sweep.study import Sweep, SweepStudy
 
 sweep = function_of(SweepStudy)
 

@@ -3,38 +3,42 @@
 A replicate draws tokens, attends in one pass and is compared with the limit at every size. Its
 errors are a function of the plan and its number r, to the bit: the random stream depends on
 (seed, r) only, and arithmetic outside the kernel runs on one thread.
-
-A replicate is a cell. Its table has the columns replicate, scale (its place in the list), alpha, n,
-and the errors mean, cov, map (NaN at the sizes above the last of a replicate that a precision made
-end early).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import re
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import xarray as xr
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from esscher.core.codec import Index, Record
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, Tokens, WeightHead
+from esscher.math.laws import Law
 from esscher.math.limits import NoLimit, limit_moments, missing_limit
-from esscher.runs.executors import one_blas_thread
-from esscher.runs.folder import Cell, CellRun, versions
+from esscher.runs.executors import CellExecutor, Task, one_blas_thread
+from esscher.runs.folder import Run
+from esscher.runs.study import Setup
+from esscher.studies.sweep.schedule import Schedule
+from esscher.studies.sweep.study import (
+    LIMIT,
+    METRICS,
+    PREDICTIONS,
+    Limit,
+    Replicate,
+    SweepSettings,
+)
 
-if TYPE_CHECKING:
-    from esscher.studies.sweep.study import SweepStudy
-
-
-#: Name of the cell of the limit.
-LIMIT = "limit"
 #: Queries for limits that have to be sampled: at least this many, and this many times n_max, so
 #: that the reference adds half a percent to the error at n_max.
 FEWEST_SAMPLES, SAMPLES_PER_TOKEN = 65_536, 100
@@ -42,13 +46,20 @@ FEWEST_SAMPLES, SAMPLES_PER_TOKEN = 65_536, 100
 EXISTENCE_SAMPLES = 65_536
 #: Rows of a head from arrays up to which its limit is computed at all of them, once.
 ALL_ROWS = 131_072
-#: Errors that a sweep measures: norm of the error of the mean output, Frobenius norm of the error
-#: of its covariance, root mean square over the queries of the error of the map.
-METRICS = ("mean", "cov", "map")
 #: Purpose of the random streams: replicate r draws from that of (seed, "sweep", r).
 PURPOSE = "sweep"
 #: Queries whose limit is computed at a time: arrays that stay in the cache, half the time.
 ROWS = 4096
+#: Names of the cells of replicates.
+NAME = re.compile(r"replicate-(\d{6,12})")
+
+
+def cell_name(replicate: int) -> str:
+    """Name of the cell of a replicate."""
+    return f"replicate-{replicate:06d}"
+
+
+# -- the head
 
 
 def scaled_head(head: Head, alpha: float) -> Head:
@@ -65,66 +76,89 @@ def scaled_head(head: Head, alpha: float) -> Head:
     )
 
 
-def measured_head(head: Head, study: SweepStudy) -> Head:
+def hash_of(thing: object) -> str:
+    """SHA-256 of an object's class and contents, arrays bit for bit."""
+    digest = hashlib.sha256()
+
+    def feed(thing: object) -> None:
+        """Add an object; what is cached inside it is a function of the rest and left out."""
+        kind, items = type(thing).__name__, None
+        if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
+            digest.update(f"{kind}:{thing!r};".encode())
+        elif isinstance(thing, (np.ndarray, np.generic)):
+            array = np.ascontiguousarray(thing)
+            digest.update(f"array:{array.dtype.str}:{np.shape(thing)};".encode())
+            digest.update(array.tobytes())
+        elif isinstance(thing, dict):
+            kind, items = "dict", thing
+        elif isinstance(thing, (list, tuple)):
+            kind, items = "list", dict(enumerate(thing))
+        elif isinstance(thing, Law):
+            items = thing.parameters
+        elif dataclasses.is_dataclass(thing):
+            items = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+        else:
+            items = {
+                name: value
+                for name, value in getattr(thing, "__dict__", {"repr": repr(thing)}).items()
+                if not isinstance(getattr(type(thing), name, None), cached_property)
+            }
+        if items is not None:
+            digest.update(f"{kind}({len(items)}:".encode())
+            for name, value in sorted(items.items(), key=lambda item: str(item[0])):
+                digest.update(f"{name}=".encode())
+                feed(value)
+            digest.update(b")")
+
+    feed(thing)
+    return digest.hexdigest()
+
+
+# -- the limit
+
+
+def lacks_limit(head: Head, alphas: Iterable[float], seed: int) -> str:
+    """Say why there is no infinite-token limit for one of some factors; empty if there is one."""
+    reasons = (missing_limit(scaled_head(head, a), EXISTENCE_SAMPLES, seed) for a in alphas)
+    return next((str(reason) for reason in reasons if reason), "")
+
+
+def measured_head(head: Head, settings: SweepSettings) -> Head:
     """Return the head whose tokens are drawn: the given one, or tokens drawn from it once."""
-    count = study.reference_tokens
+    count = settings.reference_tokens
     if count is None:
         return head
-    tokens = head.sample(count, random_stream(study.seed, "reference"))
+    tokens = head.sample(count, random_stream(settings.seed, "reference"))
     return ArrayHead(tokens.tilts, tokens.keys, tokens.values)
 
 
-def reference_outputs(head: Head, study: SweepStudy) -> Array | None:
-    """The limit's outputs at all rows of a head from arrays, axes [scale, row, d_v]; else None."""
+def reference_outputs(head: Head, settings: SweepSettings) -> Array | None:
+    """The limit's outputs at all rows of a head from arrays, axes [alpha, row, d_v]; else None."""
     if not isinstance(head, ArrayHead) or len(head.keys) > ALL_ROWS:
         return None
-    # Imported here: `import esscher` must not cost the import of torch.
+    # Imported here: a result that is only read needs none of it.
     from esscher.engine.attention.outputs import attention_outputs
 
     return attention_outputs(
         head.tilts,
         head.keys,
         head.values,
-        scales=study.alpha,
-        dtype=study.dtype,
-        device=study.device,
+        scales=settings.alpha,
+        dtype=settings.dtype,
+        device=settings.device,
     )
 
 
 def moments_of_rows(outputs: Array) -> tuple[Array, Array]:
-    """Mean and covariance over the queries, in float64, of arrays with axes [scale, query, d_v]."""
+    """Mean and covariance over the queries, in float64, of arrays with axes [alpha, query, d_v]."""
     outputs = outputs.astype(np.float64)
     means = outputs.mean(axis=1)
     centred = outputs - means[:, None]
     return means, centred.transpose(0, 2, 1) @ centred / outputs.shape[1]
 
 
-class Limit(Record, frozen=True, kw_only=True, tag_field="kind", tag="limit"):
-    """Moments of the limit, so that a resumed run compares with the very same numbers.
-
-    The column ``covariance`` of the table has the covariances, axes [scale, i, j].
-
-    Attributes
-    ----------
-    means
-        Mean of the limit's outputs at every scale.
-    methods
-        How the moments were computed.
-    mean_error, cov_error
-        Their root-sum-of-squares errors; 0 when exact.
-    notes
-        What a reader must know.
-    """
-
-    means: tuple[tuple[float, ...], ...]
-    methods: tuple[str, ...]
-    mean_error: tuple[float, ...]
-    cov_error: tuple[float, ...]
-    notes: tuple[str, ...]
-
-
-def limit_cell(head: Head, drawn: Head, outputs: Array | None, study: SweepStudy) -> Cell:
-    """Compute the moments of the limit for every scale.
+def limit_cell(head: Head, drawn: Head, outputs: Array | None, settings: SweepSettings) -> Limit:
+    """Compute the moments of the limit for every alpha.
 
     Parameters
     ----------
@@ -134,19 +168,19 @@ def limit_cell(head: Head, drawn: Head, outputs: Array | None, study: SweepStudy
         The head whose tokens are drawn: see :func:`measured_head`.
     outputs
         What :func:`reference_outputs` returns: their moments are those of the limit, exactly.
-    study
-        The sweep. With queries from the population errors are measured against the limit at the
-        queries themselves, and the moments are left at 0.
+    settings
+        Those of the sweep. With queries from the population errors are measured against the limit
+        at the queries themselves, and the moments are left at 0.
     """
-    d, scales, seed = drawn.value_dim, study.alpha, study.seed
-    means, covariances = np.zeros((len(scales), d)), np.zeros((len(scales), d, d))
-    errors, methods = np.zeros((2, len(scales))), ["at the queries themselves"] * len(scales)
-    if study.queries == "tokens" and outputs is not None:
+    d, alphas, seed = drawn.value_dim, settings.alpha, settings.seed
+    means, covariances = np.zeros((len(alphas), d)), np.zeros((len(alphas), d, d))
+    errors, methods = np.zeros((2, len(alphas))), ["at the queries themselves"] * len(alphas)
+    if settings.queries == "tokens" and outputs is not None:
         means, covariances = moments_of_rows(outputs)
-        methods = [f"attention over all {len(outputs[0])} tokens"] * len(scales)
-    elif study.queries == "tokens":
-        samples = max(SAMPLES_PER_TOKEN * study.sizes[-1], FEWEST_SAMPLES)
-        for s, alpha in enumerate(scales):
+        methods = [f"attention over all {len(outputs[0])} tokens"] * len(alphas)
+    elif settings.queries == "tokens":
+        samples = max(SAMPLES_PER_TOKEN * settings.sizes[-1], FEWEST_SAMPLES)
+        for s, alpha in enumerate(alphas):
             scaled = scaled_head(drawn, alpha)
             limit = limit_moments(scaled, FEWEST_SAMPLES, seed)
             if not isinstance(limit, NoLimit) and limit.method == "sampling":
@@ -157,56 +191,15 @@ def limit_cell(head: Head, drawn: Head, outputs: Array | None, study: SweepStudy
                 )
             means[s], covariances[s], methods[s] = limit.mean, limit.covariance, limit.method
             errors[:, s] = [np.linalg.norm(x) for x in (limit.mean_error, limit.covariance_error)]
-    notes = []
-    if study.reference_tokens is not None:
-        missing = (
-            missing_limit(scaled_head(head, alpha), EXISTENCE_SAMPLES, seed)
-            for alpha in scales[::-1]
-        )
-        why = next((f"{reason}: " for reason in missing if reason), "")
-        notes.append(
-            f"{why}errors are against attention over {study.reference_tokens} tokens drawn once, "
-            "whose law the samples follow; exponents describe the approach to those tokens"
-        )
-    worst = int(np.argmax(errors[1]))
-    if errors[1, worst] > 0:
-        notes.append(
-            f"the limit is known by {methods[worst]}: its mean to {errors[0, worst]:.2g} and its "
-            f"covariance to {errors[1, worst]:.2g}; errors below that mean nothing"
-        )
-    about = Limit(
-        means=tuple(map(tuple, means.tolist())),
-        methods=tuple(methods),
-        mean_error=tuple(errors[0].tolist()),
-        cov_error=tuple(errors[1].tolist()),
-        notes=tuple(notes),
-    )
-    return Cell(about, {"covariance": covariances.ravel()})
+    cell = Limit.new(alpha=alphas, row=range(d), column=range(d))
+    cell.mean, cell.covariance, cell.method = means, covariances, methods
+    cell.limit_mean_error, cell.limit_covariance_error = errors
+    reference = settings.reference_tokens is not None
+    cell.no_limit = lacks_limit(head, alphas[::-1], seed) if reference else ""
+    return cell
 
 
-def limit_arrays(cell: Cell, run: CellRun, study: SweepStudy) -> tuple[Array, Array]:
-    """Return means and covariances of the limit from its cell, axes [scale, ...].
-
-    Raises
-    ------
-    InputError
-        If they are not of this sweep.
-    """
-    count, d = len(study.alpha), study.head_record.value_dim
-    try:
-        if not isinstance(cell.about, Limit):
-            raise InputError("it holds something else")
-        means = np.array(cell.about.means, dtype=np.float64).reshape(count, d)
-        return means, _column(cell, "covariance").reshape(count, d, d)
-    except ValueError as error:
-        raise run.damaged(LIMIT, error) from error
-
-
-def _column(cell: Cell, name: str) -> Array:
-    column = cell.column(name)
-    if column.dtype.kind not in "if":
-        raise InputError(f"its column {name!r} holds no numbers")
-    return column
+# -- replicates
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,34 +208,47 @@ class Plan:
 
     Attributes
     ----------
-    study
-        The sweep.
+    settings
+        Those of the sweep.
     head
         The head whose tokens are drawn.
     means, covariances
-        Those of the limit's outputs, axes [scale, ...]; used only when the queries are the tokens.
+        Those of the limit's outputs, axes [alpha, ...]; used only when the queries are the tokens.
     outputs
-        The limit's outputs at all rows of a head from arrays, axes [scale, row, d_v]: replicates
+        The limit's outputs at all rows of a head from arrays, axes [alpha, row, d_v]: replicates
         draw their queries among those.
     """
 
-    study: SweepStudy
+    settings: SweepSettings
     head: Head
     means: Array
     covariances: Array
     outputs: Array | None = None
 
 
+def measure_cell(plan: Plan, replicate: int, depth: int) -> xr.Dataset:
+    """Measure one replicate at the first ``depth`` sizes, in this process or in another one."""
+    settings = plan.settings
+    cell = Replicate.new(
+        metric=METRICS, alpha=settings.alpha, replicate=[replicate], size=settings.sizes
+    )
+    errors = np.full((len(METRICS), len(settings.alpha), 1, len(settings.sizes)), np.nan)
+    some = replace(settings, sizes=settings.sizes[:depth])
+    errors[:, :, 0, :depth] = measure_replicate(dataclasses.replace(plan, settings=some), replicate)
+    cell.error = errors
+    return cell.dataset
+
+
 def measure_replicate(plan: Plan, replicate: int) -> Array:
-    """Errors of one replicate, axes [metric, scale, size] with the metrics of ``METRICS``."""
+    """Errors of one replicate, axes [metric, alpha, size] with the metrics of ``METRICS``."""
     # Imported here: a result that is only read needs none of it.
     from esscher.engine.attention import attention_statistics
 
-    study = plan.study
+    settings = plan.settings
     with one_blas_thread():
-        tokens, tilts, exact = _draw(plan, random_stream(study.seed, PURPOSE, replicate))
+        tokens, tilts, exact = _draw(plan, random_stream(settings.seed, PURPOSE, replicate))
         means, covariances, mask = plan.means, plan.covariances, None
-        if study.queries == "population":
+        if settings.queries == "population":
             # The error of the limit's own moments over these queries is no error of the keys.
             means, covariances = moments_of_rows(exact)
         elif len(tilts) < len(tokens.keys):
@@ -253,22 +259,24 @@ def measure_replicate(plan: Plan, replicate: int) -> Array:
         arrays: list[NDArray[Any] | None] = [tilts, tokens.keys, tokens.values, exact, mask]
         placed: list[Any] = arrays
         # on a processor these stay numpy's, so that the compiled kernel need not wait for torch
-        if study.device != "cpu":
+        if settings.device != "cpu":
             import torch
 
-            placed = [None if x is None else torch.from_numpy(x).to(study.device) for x in arrays]
+            placed = [
+                None if x is None else torch.from_numpy(x).to(settings.device) for x in arrays
+            ]
         q, k, v, limit, asking = placed
         outputs = attention_statistics(
             q,
             k,
             v,
-            sizes=study.sizes,
-            scales=study.alpha,
-            queries="separate" if study.queries == "population" else "tokens",
+            sizes=settings.sizes,
+            scales=settings.alpha,
+            queries="separate" if settings.queries == "population" else "tokens",
             factor=1.0,
             limit=limit,
             query_mask=asking,
-            dtype=study.dtype,
+            dtype=settings.dtype,
         )
         mean = np.linalg.norm(outputs.mean - means[:, None], axis=-1)
         cov = np.linalg.norm(outputs.covariance - covariances[:, None], axis=(-2, -1))
@@ -278,95 +286,153 @@ def measure_replicate(plan: Plan, replicate: int) -> Array:
 
 
 def _draw(plan: Plan, rng: np.random.Generator) -> tuple[Tokens, Array, Array]:
-    """Tokens, tilts of the queries, and the limit's outputs there, axes [scale, query, d_v]."""
-    head, study = plan.head, plan.study
-    n, population, limit = study.sizes[-1], study.queries == "population", study.query_count
-    count = limit or n
+    """Tokens, tilts of the queries, and the limit's outputs there, axes [alpha, query, d_v]."""
+    head, settings = plan.head, plan.settings
+    n, population = settings.sizes[-1], settings.queries == "population"
+    count = settings.query_count or n
     if isinstance(head, ArrayHead) and plan.outputs is not None:
         rows = head.sample_rows(n, rng)
-        asking = head.sample_rows(count, rng) if population else rows[:limit]
+        asking = head.sample_rows(count, rng) if population else rows[:count]
         return head.take(rows), head.tilts[asking], plan.outputs[:, asking]
     tokens = head.sample(n, rng)
-    tilts = head.sample(count, rng).tilts if population else tokens.tilts[:limit]
-    # in the precision of the arithmetic: a float64 limit of many scales would fill the memory
-    shape = len(study.alpha), len(tilts), tokens.values.shape[1]
-    exact = np.empty(shape, np.dtype(study.dtype))
+    tilts = head.sample(count, rng).tilts if population else tokens.tilts[:count]
+    # in the precision of the arithmetic: a float64 limit of many alphas would fill the memory
+    shape = len(settings.alpha), len(tilts), tokens.values.shape[1]
+    exact = np.empty(shape, np.dtype(settings.dtype))
     for start in range(0, len(tilts), ROWS):
         some = slice(start, start + ROWS)
-        for s, alpha in enumerate(study.alpha):
+        for s, alpha in enumerate(settings.alpha):
             exact[s, some] = head.limit_map(alpha * tilts[some])
     return tokens, tilts, exact
 
 
-class Replicate(Record, frozen=True, kw_only=True, tag_field="kind", tag="replicate"):
-    """One replicate: software that measured it, how long that took, and at how many sizes."""
-
-    versions: dict[str, str | None]
-    seconds: float
-    depth: Index
+# -- cells of a run
 
 
-#: Names of the cells of replicates.
-NAME = re.compile(r"replicate-(\d{6,12})")
+def read_cell(run: Run, name: str, **labels: Sequence[Any]) -> xr.Dataset | None:
+    """Return a cell, or None if it is not there.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or its axes have other labels.
+    """
+    cell = run.read(name)
+    if cell is not None:
+        for axis, wanted in labels.items():
+            if not np.array_equal(cell[axis].values, wanted):
+                raise run.damaged(name, f"it is not of the labels of {axis!r} of this run")
+    return cell
 
 
-def cell_name(replicate: int) -> str:
-    """Name of the cell of a replicate."""
-    return f"replicate-{replicate:06d}"
-
-
-def measure_cell(plan: Plan, replicate: int, depth: int) -> Cell:
-    """Measure one replicate at the first ``depth`` sizes, in this process or in another one."""
-    start, study = time.perf_counter(), plan.study
-    if depth < len(study.sizes):
-        plan = replace(plan, study=replace(study, sizes=study.sizes[:depth]))
-    columns = _grid(study, replicate)
-    errors: Array = np.full((len(METRICS), len(study.alpha), len(study.sizes)), np.nan)
-    errors[..., :depth] = measure_replicate(plan, replicate)
-    columns |= {metric: errors[m].ravel() for m, metric in enumerate(METRICS)}
-    about = Replicate(versions=versions(), seconds=time.perf_counter() - start, depth=depth)
-    return Cell(about, columns)
-
-
-def _grid(study: SweepStudy, replicate: int) -> dict[str, NDArray[Any]]:
-    """Columns of a replicate before its errors."""
-    scales, sizes = len(study.alpha), len(study.sizes)
-    return {
-        "replicate": np.full(scales * sizes, replicate, dtype=np.int64),
-        "scale": np.repeat(np.arange(scales, dtype=np.int64), sizes),
-        "alpha": np.repeat(np.asarray(study.alpha, dtype=np.float64), sizes),
-        "n": np.tile(np.asarray(study.sizes, dtype=np.int64), scales),
-    }
-
-
-def replicate_errors(
-    cells: Mapping[str, Cell], study: SweepStudy, run: CellRun
-) -> dict[int, Array]:
-    """Return the errors of replicates, axes [metric, scale, size], by their numbers.
+def replicate_errors(settings: SweepSettings, run: Run, names: Iterable[str]) -> dict[int, Array]:
+    """Return the errors of the replicates among some cells, [metric, alpha, size], by number.
 
     Raises
     ------
     InputError
         If a cell does not hold the replicate of its name.
     """
-    shape = len(METRICS), len(study.alpha), len(study.sizes)
-    by_replicate = {}
-    for name, cell in cells.items():
-        replicate = int(name.removeprefix("replicate-"))
-        try:
-            if not isinstance(cell.about, Replicate):
-                raise InputError("it holds something else")
-            for column, expected in _grid(study, replicate).items():
-                if not np.array_equal(_column(cell, column), expected):
-                    raise InputError(f"its rows are not those of replicate {replicate}")
-            errors = np.stack([_column(cell, metric) for metric in METRICS]).reshape(shape)
-            depth = cell.about.depth
-            measured = errors[..., :depth]
-            if not (np.all(np.isfinite(measured)) and np.all(measured >= 0)):
-                raise InputError(f"it has no errors at its {depth} sizes")
-            if not np.all(np.isnan(errors[..., depth:])):
-                raise InputError(f"it has errors beyond its {depth} sizes")
-        except InputError as error:
-            raise run.damaged(name, error) from error
-        by_replicate[replicate] = errors
-    return by_replicate
+    labels = {"metric": METRICS, "alpha": settings.alpha, "size": settings.sizes}
+    by_number = {}
+    for number in sorted(int(match[1]) for match in map(NAME.fullmatch, names) if match):
+        cell = read_cell(run, cell_name(number), replicate=[number], **labels)
+        if cell is None:
+            continue
+        errors = cell["error"].values[:, :, 0]
+        depth = np.isfinite(errors[0, 0]).sum()
+        if not (depth and np.all(errors[..., :depth] >= 0) and np.isnan(errors[..., depth:]).all()):
+            raise run.damaged(cell_name(number), f"it has no errors at its first {depth} sizes")
+        by_number[number] = errors
+    return by_number
+
+
+def limit_and_predictions(
+    setup: Setup[SweepSettings], run: Run
+) -> tuple[xr.Dataset | None, xr.Dataset | None]:
+    """Return the cells beside the replicates, as far as they are there."""
+    settings, head = setup.settings, setup.records["head"]
+    dims, alphas, sizes = range(head.value_dim), settings.alpha, settings.predicted_sizes
+    limit = read_cell(run, LIMIT, alpha=alphas, row=dims, column=dims)
+    if not settings.predict:
+        return limit, None
+    return limit, read_cell(run, PREDICTIONS, metric=METRICS, alpha=alphas, tokens=sizes)
+
+
+def stored_cells(setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Dataset], bool]:
+    """Return the cells that a result is made of, and whether they are all that was asked for."""
+    settings = setup.settings
+    errors = replicate_errors(settings, run, run.names())
+    schedule, complete = Schedule(settings, run.folder), bool(errors)
+    while complete and (batch := schedule.next_batch(errors)) is not None:
+        complete = all(number in errors for number in range(batch.start, batch.stop))
+    limit, predictions = limit_and_predictions(setup, run)
+    names = [LIMIT, PREDICTIONS, *map(cell_name, errors)]
+    known = [limit, predictions, *(run.read(name) for name in names[2:])]
+    cells = {name: cell for name, cell in zip(names, known, strict=True) if cell is not None}
+    complete = complete and limit is not None and (predictions is not None) == settings.predict
+    return (cells if errors else {}), complete
+
+
+@dataclass(frozen=True, eq=False)
+class SweepWork:
+    """A sweep that is ready: see :class:`esscher.runs.study.Work`.
+
+    Attributes
+    ----------
+    setup
+        The settings, and a record of the head.
+    head
+        The head.
+    executor
+        Who computes.
+    """
+
+    setup: Setup[SweepSettings]
+    head: Head
+    executor: CellExecutor
+
+    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield replicates; with a precision, further batches follow from what was measured.
+
+        The limit is stored before the first of them, predictions after the last.
+        """
+        settings = self.setup.settings
+        schedule = Schedule(settings, run.folder)
+        known = replicate_errors(settings, run, run.names())
+        schedule.check(known)
+        limit, predictions = limit_and_predictions(self.setup, run)
+        if limit is None:  # stored: a resumed run compares with the very same numbers
+            with one_blas_thread():
+                limit = limit_cell(self.head, *self.drawn, settings).dataset
+            run.write(LIMIT, limit)
+        plan = None
+        while (batch := schedule.next_batch(known)) is not None:
+            missing = [n for n in range(batch.start, batch.stop) if n not in known]
+            if not missing:
+                continue
+            if plan is None:
+                head, outputs = self.drawn
+                moments = limit["mean"].values, limit["covariance"].values
+                plan = self.executor.share(Plan(settings, head, *moments, outputs))
+            names = {number: cell_name(number) for number in missing}
+            yield {
+                name: Task(name, measure_cell, (plan, number, batch.depth))
+                for number, name in names.items()
+            }
+            if settings.precision is not None:  # what comes next depends on it
+                known |= replicate_errors(settings, run, names.values())
+        schedule.check(known)
+        if settings.predict and predictions is None:
+            from esscher.studies.sweep.combine import predict
+
+            with one_blas_thread():
+                heads = [scaled_head(self.head, alpha) for alpha in settings.alpha]
+                run.write(PREDICTIONS, predict(heads, settings).dataset)
+
+    @cached_property
+    def drawn(self) -> tuple[Head, Array | None]:
+        """The head whose tokens are drawn, and the limit's outputs at all of its rows if few."""
+        head = measured_head(self.head, self.setup.settings)
+        with one_blas_thread():
+            return head, reference_outputs(head, self.setup.settings)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
 from esscher.runs.executors import one_blas_thread
-from esscher.studies.sweep.measure import METRICS
-
-if TYPE_CHECKING:
-    from esscher.studies.sweep.study import SweepStudy
-
+from esscher.studies.sweep.study import METRICS, SweepSettings
 
 #: Work of one token, in units of one pair of tokens: sampling it, projecting it, its limit.
 TOKEN_WORK = 500.0
@@ -169,50 +165,35 @@ def relative_covariance(errors: Array) -> Array:
     return np.asarray(centred.T @ centred / max(len(whole) - 1, 1))
 
 
-#: The metric whose exponent a precision is about.
-PRECISION_METRIC = "mean"
-
-
 class Schedule:
-    """Says which batch comes next, given the replicates that are there.
+    """Says which batch comes next, given the replicates that are there."""
 
-    ``notes`` is filled when the work ends before the precision is reached.
-    """
-
-    def __init__(self, study: SweepStudy, folder: Path) -> None:
-        self._study, self._folder = study, folder
-        self._sizes = np.asarray(study.sizes, dtype=np.float64)
-        self._work = replicate_work(self._sizes, study.query_count)
+    def __init__(self, settings: SweepSettings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder
+        self._sizes = np.asarray(settings.sizes, dtype=np.float64)
+        self._work = replicate_work(self._sizes, settings.query_count)
         self.batches: list[Batch] = []
-        self.notes: tuple[str, ...] = ()
 
     def next_batch(self, parts: Mapping[int, Array]) -> Batch | None:
         """The next batch, of which some replicates may be there; ``None`` at the end.
 
-        ``parts`` are the errors of the replicates that are there, axes [metric, scale, size]. All
+        ``parts`` are the errors of the replicates that are there, axes [metric, alpha, size]. All
         of the batches before must be among them.
         """
-        study, batch = self._study, None
+        settings, batch = self._settings, None
         if not self.batches:
-            batch = Batch(0, study.replicates, len(self._sizes))
-        elif study.precision is not None and study.max_replicates is not None:
-            metric = METRICS.index(PRECISION_METRIC)
+            batch = Batch(0, settings.replicates, len(self._sizes))
+        elif settings.precision is not None and settings.max_replicates is not None:
             replicates = range(self.batches[-1].stop)
-            errors = np.stack([parts[r][metric] for r in replicates], axis=1)
+            errors = np.stack([parts[r][METRICS.index("mean")] for r in replicates], axis=1)
             with one_blas_thread():
-                widths = slope_half_widths(errors, self._sizes, study.seed)
+                widths = slope_half_widths(errors, self._sizes, settings.seed)
                 widest = int(np.argmax(widths))
-                if widths[widest] <= study.precision:
+                if widths[widest] <= settings.precision:
                     return None
                 covariance = relative_covariance(errors[widest])
-                left = study.max_replicates - spent(self.batches, self._work)
+                left = settings.max_replicates - spent(self.batches, self._work)
                 batch = next_batch(self.batches, np.log(self._sizes), covariance, self._work, left)
-            if batch is None:
-                self.notes = (
-                    f"after the work of {study.max_replicates} replicates the slope of the "
-                    f"{PRECISION_METRIC} error is known to +- {widths[widest]:.2g}, not to the +- "
-                    f"{study.precision:g} asked for",
-                )
         if batch is None:
             return None
         self.batches.append(batch)
@@ -228,9 +209,9 @@ class Schedule:
 
     def check(self, parts: Mapping[int, Array]) -> None:
         """Refuse replicates beyond those that are asked for."""
-        if self._study.precision is not None and not self.batches:
+        if self._settings.precision is not None and not self.batches:
             return  # the end is not known yet
-        end = self.batches[-1].stop if self.batches else self._study.replicates
+        end = self.batches[-1].stop if self.batches else self._settings.replicates
         if any(replicate >= end for replicate in parts):
             raise InputError(
                 f"{self._folder} holds {len(parts)} replicates, more than the {end} asked for now; "

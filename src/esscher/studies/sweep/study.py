@@ -1,59 +1,136 @@
-"""The study: which options there are, which cells, and how they become a result."""
+"""The study: errors of attention over tokens of a law, and how fast they fall."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
 from msgspec import Meta
 
-from esscher.core.codec import Hash, Name, Record
+from esscher.core.codec import Count, Hash, Name, Record
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Seed, option
-from esscher.core.validation import Array, as_sizes, check_memory
-from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
-from esscher.math.laws import Law
-from esscher.math.limits import missing_limit
-from esscher.runs.executors import CellExecutor, Task, one_blas_thread
-from esscher.runs.folder import Cell, CellRun
-from esscher.runs.old_study import Study
-from esscher.studies.sweep.measure import (
-    EXISTENCE_SAMPLES,
-    LIMIT,
-    NAME,
-    Limit,
-    Plan,
-    Replicate,
-    cell_name,
-    limit_arrays,
-    limit_cell,
-    measure_cell,
-    measured_head,
-    reference_outputs,
-    replicate_errors,
-    scaled_head,
-)
-from esscher.studies.sweep.predictions import (
-    PREDICTIONS,
-    Predictions,
-    predict_scale,
-    stored_predictions,
-)
-from esscher.studies.sweep.result import Sweep, assemble
-from esscher.studies.sweep.schedule import Schedule
+from esscher.core.options import Seed, option
+from esscher.core.validation import as_sizes, check_memory
+from esscher.core.variables import Data, group, var
+from esscher.runs.executors import CellExecutor
+from esscher.runs.fits import Fit
+from esscher.runs.folder import Run
+from esscher.runs.result import Result
+from esscher.runs.study import Setup, Study
 
-SweepCell: TypeAlias = Replicate | Limit | Predictions
+if TYPE_CHECKING:
+    import xarray as xr
 
+    from esscher.math.heads import Head
+    from esscher.math.statistics import Rate
+    from esscher.studies.sweep.measure import SweepWork
 
-_Dim: TypeAlias = Annotated[int, Meta(ge=1, le=10**6)]
+    HeadLike: TypeAlias = Head
+else:  # types of options are evaluated, and this one needs numpy
+    HeadLike = Any
+
+#: Errors that are measured: norm of the error of the mean output, Frobenius norm of the error of
+#: its covariance, root mean square over the queries of the error of the map.
+METRICS = ("mean", "cov", "map")
+#: Names of the cells of the limit and of the predictions.
+LIMIT, PREDICTIONS = "limit", "predictions"
+#: Queries of a replicate that are drawn apart from its keys, unless a number is given.
+POPULATION_QUERIES = 1024
+#: Tokens that stand for a law without limit, as a multiple of the largest size.
+REFERENCE_FACTOR = 4
+#: Replicates that a precision may cost, as a multiple of those it starts with.
+PATIENCE = 16
+#: Most sizes, and most factors.
+MOST = 10_000
 
 
-_Size: TypeAlias = Annotated[float, Meta(ge=0)]
+class LimitMethod(Data):
+    """How the limit is known."""
+
+    method = var("alpha", kind="U", page=False, help="how its moments were computed")
+    limit_mean_error = var("alpha", page=False, help="standard error of the mean; 0 when exact")
+    limit_covariance_error = var("alpha", page=False, help="of the covariance")
+    no_limit = var(kind="U", page=False, help="why tokens stand for a limit; empty if there is one")
+
+
+class Limit(LimitMethod):
+    """A cell: moments of the limit, so that a resumed run compares with the very same numbers."""
+
+    mean = var("alpha row")
+    covariance = var("alpha row column")
+
+
+class Replicate(Data):
+    """A cell: errors on the tokens of one replicate; NaN beyond the sizes that it goes up to."""
+
+    error = var("metric alpha replicate size")
+
+
+class Predictions(Data):
+    """A cell: what theory says about these sizes, and larger ones (``tokens``)."""
+
+    predicted_error = var("metric alpha tokens", page=False)
+    asymptotic = var(
+        "metric alpha",
+        "conjectured",
+        "d3",
+        terminal="conj.",
+        help="asymptotic exponent, conjectured for Gaussian tokens",
+    )
+    log_burn_in = var("alpha", page=False, help="logarithm of the tokens of the burn-in")
+    prediction_note = var("alpha", kind="U", page=False)
+
+
+class SweepData(LimitMethod, Predictions):
+    """The result: errors of every replicate, how fast their mean falls, and what theory says."""
+
+    horizon = var("alpha", "H", "s3", terminal="H", help="horizon of the scaled head")
+    replicates = var("size", kind="i", format="n0", help="how many go up to this size")
+    replicate_error = var("metric alpha replicate size", page=False, help="error of one replicate")
+    error = var(
+        "metric alpha size bound",
+        "error",
+        "s3",
+        terminal="error",
+        interval="short",
+        help="mean over replicates, with 95% interval",
+    )
+    median = var("metric alpha size", "median error", "s3", terminal="median", page=False)
+    standard_error = var("metric alpha size", page=False, help="of the mean over replicates")
+    fit = group(Fit, "metric alpha")
+    predicted = var(
+        "metric alpha",
+        "predicted",
+        "d3",
+        terminal="predicted",
+        help="exponent of the predicted curve on these sizes",
+    )
+    paper_reference = var(
+        "alpha", "reference", "d3", terminal="ref.", help="published reference exponent"
+    )
+    paper_bound = var("alpha", "bound", "d3", terminal="bound", help="published lower bound")
+    verdict = var(
+        "metric alpha",
+        "law",
+        kind="U",
+        terminal="law",
+        help="as predicted if the ratio to the predicted curve does not change beyond noise, and "
+        "a floor of half the last error would have been seen; undecided if such a floor, a power "
+        "of ln n or a sum of two powers (n^-1/2 and n^-1) is not excluded: the exponent then "
+        "describes these sizes, and nothing says that it goes on",
+    )
+    floor_share = var(
+        "metric alpha",
+        "floor, at most",
+        "p0",
+        terminal="floor <",
+        help="95% limit of a floor, as a share of the error at the largest size",
+    )
+    floor_power = var(
+        "metric alpha", "power", "p0", help="how often the test finds a floor of half that error"
+    )
+    slope_half_width = var("alpha", page=False, help="what a precision is compared with")
 
 
 class HeadRecord(Record, frozen=True, kw_only=True):
@@ -61,10 +138,10 @@ class HeadRecord(Record, frozen=True, kw_only=True):
 
     kind: Name
     law: Name | None
-    key_dim: _Dim
-    value_dim: _Dim
-    horizon: _Size
-    frobenius: _Size
+    key_dim: Annotated[int, Meta(ge=1, le=10**6)]
+    value_dim: Annotated[int, Meta(ge=1, le=10**6)]
+    horizon: Annotated[float, Meta(ge=0)]
+    frobenius: Annotated[float, Meta(ge=0)]
     sha256: Hash
 
     @property
@@ -73,62 +150,80 @@ class HeadRecord(Record, frozen=True, kw_only=True):
         return self.law or self.kind
 
 
-def hash_of(thing: object) -> str:
-    """SHA-256 of an object's class and contents, arrays bit for bit."""
-    digest = hashlib.sha256()
+class SweepSettings(Record, frozen=True, kw_only=True):
+    """What the options amount to."""
 
-    def feed(thing: object) -> None:
-        """Add an object; what is cached inside it is a function of the rest and left out."""
-        kind, items = type(thing).__name__, None
-        if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
-            digest.update(f"{kind}:{thing!r};".encode())
-        elif isinstance(thing, (np.ndarray, np.generic)):
-            array = np.ascontiguousarray(thing)
-            digest.update(f"array:{array.dtype.str}:{np.shape(thing)};".encode())
-            digest.update(array.tobytes())
-        elif isinstance(thing, dict):
-            kind, items = "dict", thing
-        elif isinstance(thing, (list, tuple)):
-            kind, items = "list", dict(enumerate(thing))
-        elif isinstance(thing, Law):
-            items = thing.parameters
-        elif dataclasses.is_dataclass(thing):
-            items = {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
-        else:
-            items = {
-                name: value
-                for name, value in getattr(thing, "__dict__", {"repr": repr(thing)}).items()
-                if not isinstance(getattr(type(thing), name, None), cached_property)
-            }
-        if items is not None:
-            digest.update(f"{kind}({len(items)}:".encode())
-            for name, value in sorted(items.items(), key=lambda item: str(item[0])):
-                digest.update(f"{name}=".encode())
-                feed(value)
-            digest.update(b")")
+    sizes: Annotated[tuple[Count, ...], Meta(min_length=1)]
+    replicates: Count
+    seed: int
+    alpha: Annotated[tuple[float, ...], Meta(min_length=1)]
+    precision: float | None
+    max_replicates: Count | None
+    queries: Literal["tokens", "population"]
+    query_count: Count | None
+    dtype: Literal["float32", "float64"]
+    device: Name
+    reference_tokens: Count | None
+    predict: bool
 
-    feed(thing)
-    return digest.hexdigest()
+    @property
+    def predicted_sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens of a predicted curve: the sizes, and larger ones, where it goes on."""
+        return (*self.sizes, *(self.sizes[-1] * 4**power for power in range(1, 7)))
 
 
-if TYPE_CHECKING:
-    HeadLike: TypeAlias = Head | HeadRecord
-else:
-    # what is stored in the place of a head; see Study.sources
-    HeadLike = HeadRecord
+class Sweep(Result[SweepSettings]):
+    """Errors of attention over n tokens, measured on independent replicates."""
 
-#: Queries of a replicate that are drawn apart from its keys, unless a number is given.
-POPULATION_QUERIES = 1024
-#: Tokens that stand for a law without limit, as a multiple of the largest size.
-REFERENCE_FACTOR = 4
-#: Replicates that a precision may cost, as a multiple of those it starts with.
-PATIENCE = 16
-#: Most sizes, and most scales.
-MOST = 10_000
+    @property
+    def head_record(self) -> HeadRecord:
+        """The head that was measured."""
+        record: HeadRecord = self.setup.records["head"]
+        return record
+
+    @property
+    def has_fits(self) -> bool:
+        """Whether any rate could be fitted: it takes a replicate and two sizes."""
+        return bool(self["exponent"].notnull().any()) if self.cells else False
+
+    def rate(
+        self, metric: str = "mean", alpha: float | None = None, *, level: float = 0.95
+    ) -> Rate:
+        """Fit error ~ C n^-beta to one metric at one scale.
+
+        Parameters
+        ----------
+        metric
+            ``"mean"``, ``"cov"`` or ``"map"``.
+        alpha
+            Factor of the tilts; may be left out if there is only one.
+        level
+            Level of the intervals, which come from resampling replicates.
+
+        Returns
+        -------
+        Rate
+            With the published exponents beside it and, if the sweep was made with
+            ``predict=True``, the one predicted on the same sizes.
+
+        Raises
+        ------
+        InputError
+            For another metric or alpha, or errors that are 0 at all sizes but one.
+        """
+        from esscher.studies.sweep.combine import fit_errors
+
+        if metric not in METRICS:
+            raise InputError(f"metric is {metric!r}; it must be one of {', '.join(METRICS)}")
+        known = self.setup.settings.alpha
+        if (len(known) > 1) if alpha is None else (alpha not in known):
+            raise InputError(f"alpha is {alpha}; it must be one of {', '.join(map(str, known))}")
+        chosen = known[0] if alpha is None else float(alpha)
+        return fit_errors(SweepData(self.data), metric, chosen, self.setup.settings.seed, level)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepStudy(Study[Sweep]):
+class SweepStudy(Study[SweepSettings]):
     """Measure how fast attention over synthetic tokens converges.
 
     Attention over n tokens estimates an infinite-token limit. Every replicate draws the largest
@@ -137,12 +232,12 @@ class SweepStudy(Study[Sweep]):
     interrupted.
     """
 
-    name = "sweep"
+    settings, data, result = SweepSettings, SweepData, Sweep
+    records: ClassVar[Mapping[str, Any]] = {"head": HeadRecord}
+    cell: ClassVar = {"replicate": Replicate, LIMIT: Limit, PREDICTIONS: Predictions}
     asks = "How fast does attention over n tokens reach its limit?"
     next_step = "esscher theory --horizon H --sizes 1e3:1e12"
     unit = "replicates"
-    cell = SweepCell
-    result = Sweep
     sources = frozenset({"head"})
     auxiliary = frozenset({LIMIT, PREDICTIONS})
     command_defaults: ClassVar[Mapping[str, Any]] = {"predict": True}
@@ -178,7 +273,6 @@ class SweepStudy(Study[Sweep]):
         option(
             "Factors of the head's tilts, all measured on the same tokens.",
             metavar="A:B:K",
-            key="scales",
             min_length=1,
             max_length=MOST,
         ),
@@ -201,7 +295,7 @@ class SweepStudy(Study[Sweep]):
             le=10**12,
             command=None,
         ),
-    ] = BY_MODEL
+    ] = None
     queries: Annotated[
         Literal["tokens", "population"],
         option("Queries: the tokens themselves, or independent of the keys."),
@@ -214,7 +308,7 @@ class SweepStudy(Study[Sweep]):
             le=10**15,
             command=None,
         ),
-    ] = BY_MODEL
+    ] = None
     dtype: Annotated[
         Literal["float32", "float64"],
         option("Precision of logits and weights; sums are always float64.", command=None),
@@ -231,7 +325,7 @@ class SweepStudy(Study[Sweep]):
             ge=1,
             le=10**15,
         ),
-    ] = BY_MODEL
+    ] = None
     predict: Annotated[
         bool,
         option(
@@ -239,8 +333,11 @@ class SweepStudy(Study[Sweep]):
         ),
     ] = False
 
-    def filled(self) -> SweepStudy:
+    def known(self) -> SweepSettings:
         """Fill in what depends on the head and on other options."""
+        from esscher.math.heads import ArrayHead, as_head
+        from esscher.studies.sweep.measure import lacks_limit
+
         head = as_head(self.head)
         sizes = tuple(int(n) for n in as_sizes(self.sizes))
         if len(set(self.alpha)) < len(self.alpha):
@@ -268,9 +365,9 @@ class SweepStudy(Study[Sweep]):
                 raise InputError(f"device {self.device!r} cannot be used: {reason}") from error
         tokens = self.reference_tokens
         if tokens is None:
-            heads = (scaled_head(head, alpha) for alpha in self.alpha)
-            if any(missing_limit(scaled, EXISTENCE_SAMPLES, self.seed) for scaled in heads):
-                tokens = REFERENCE_FACTOR * sizes[-1]
+            tokens = (
+                REFERENCE_FACTOR * sizes[-1] if lacks_limit(head, self.alpha, self.seed) else None
+            )
         elif isinstance(head, ArrayHead):
             raise InputError(
                 "reference_tokens is for laws; the reference of a head from arrays is all its rows"
@@ -285,28 +382,16 @@ class SweepStudy(Study[Sweep]):
             ("query_count is", (query_count or 0) * population),
         ):
             check_memory(8 * head.key_dim * count, f"{name} {count:,}; a sample of that size")
-        return replace(
-            self,
-            head=head,
-            sizes=sizes,
-            query_count=query_count,
-            max_replicates=most,
-            reference_tokens=tokens,
+        return self.settings_with(
+            sizes=sizes, query_count=query_count, max_replicates=most, reference_tokens=tokens
         )
-
-    def cells(self) -> list[str]:
-        """One cell per replicate; a precision may ask for more."""
-        return [cell_name(replicate) for replicate in range(self.replicates)]
-
-    def stored(self, run: CellRun) -> dict[str, Cell]:
-        """Return all replicates that are there, in the order of their numbers."""
-        numbers = [int(match[1]) for match in map(NAME.fullmatch, run.names()) if match]
-        cells = {name: run.read(name) for name in map(cell_name, sorted(numbers))}
-        return {name: cell for name, cell in cells.items() if cell is not None}
 
     def prepare(self, executor: CellExecutor) -> SweepWork:
         """Describe the head; the limit is computed when a replicate needs it."""
-        head = as_head(self.head)
+        from esscher.math.heads import WeightHead
+        from esscher.studies.sweep.measure import SweepWork, hash_of
+
+        head = self.head
         record = HeadRecord(
             kind=type(head).__name__,
             law=head.law.name if isinstance(head, WeightHead) else None,
@@ -316,89 +401,31 @@ class SweepStudy(Study[Sweep]):
             frobenius=head.frobenius,
             sha256=hash_of(head),
         )
-        return SweepWork(replace(self, head=record), head, executor)
+        return SweepWork(Setup(self.known(), {"head": record}), head, executor)
 
-    def assemble(self, cells: Mapping[str, Cell], run: CellRun) -> Sweep:
-        """Sum up the errors."""
-        return assemble(self, cells, run)
+    @staticmethod
+    def cells(setup: Setup[SweepSettings]) -> list[str]:
+        """One cell per replicate; a precision may ask for more."""
+        from esscher.studies.sweep.measure import cell_name
 
-    @property
-    def head_record(self) -> HeadRecord:
-        """The head of a sweep that has been run."""
-        assert isinstance(self.head, HeadRecord)
-        return self.head
+        return [cell_name(replicate) for replicate in range(setup.settings.replicates)]
 
-    @property
-    def subject(self) -> str:
-        """Law of the tokens, or kind of the head."""
-        return self.head_record.tokens
+    @classmethod
+    def stored(cls, setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Dataset], bool]:
+        """Return the limit, all replicates and the predictions, as far as they are there."""
+        from esscher.studies.sweep.measure import stored_cells
 
+        return stored_cells(setup, run)
 
-@dataclass(frozen=True, eq=False)
-class SweepWork:
-    """A sweep that is ready: see :class:`esscher.runs.old_study.Work`.
+    @staticmethod
+    def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> SweepData:
+        """Sum up the errors, and fit rates."""
+        from esscher.studies.sweep.combine import combine
 
-    Attributes
-    ----------
-    study
-        The sweep, with a record of its head.
-    head
-        The head.
-    executor
-        Who computes.
-    """
+        return combine(setup, cells)
 
-    study: SweepStudy
-    head: Head
-    executor: CellExecutor
-
-    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
-        """Yield replicates; with a precision, further batches follow from what was measured.
-
-        The limit is stored before the first of them, predictions after the last.
-        """
-        study = self.study
-        schedule = Schedule(study, run.folder)
-        known = replicate_errors(study.stored(run), study, run)
-        schedule.check(known)
-        limit = run.read(LIMIT)
-        if limit is None:  # stored: a resumed run compares with the very same numbers
-            with one_blas_thread():
-                limit = limit_cell(self.head, *self.drawn, study)
-            run.write(LIMIT, limit)
-        means, covariances = limit_arrays(limit, run, study)
-        plan = None
-        while (batch := schedule.next_batch(known)) is not None:
-            missing = [n for n in range(batch.start, batch.stop) if n not in known]
-            if not missing:
-                continue
-            if plan is None:
-                head, outputs = self.drawn
-                measured = replace(study, executor=None)  # workers know nothing of who computes
-                plan = self.executor.share(Plan(measured, head, means, covariances, outputs))
-            yield {
-                name: Task(name, measure_cell, (plan, number, batch.depth))
-                for number in missing
-                for name in [cell_name(number)]
-            }
-            if study.precision is not None:  # what comes next depends on it
-                cells = {name: run.read(name) for name in map(cell_name, missing)}
-                new = {name: cell for name, cell in cells.items() if cell is not None}
-                known |= replicate_errors(new, study, run)
-        schedule.check(known)
-        if study.predict and stored_predictions(run, study) is None:
-            with one_blas_thread():
-                scales = tuple(
-                    predict_scale(
-                        scaled_head(self.head, alpha), study.sizes, study.queries, study.seed
-                    )
-                    for alpha in study.alpha
-                )
-            run.write(PREDICTIONS, Cell(Predictions(scales=scales)))
-
-    @cached_property
-    def drawn(self) -> tuple[Head, Array | None]:
-        """The head whose tokens are drawn, and the limit's outputs at all of its rows if few."""
-        head = measured_head(self.head, self.study)
-        with one_blas_thread():
-            return head, reference_outputs(head, self.study)
+    @staticmethod
+    def subject(setup: Setup[SweepSettings]) -> str:
+        """Name the law of the tokens, or the kind of head."""
+        record: HeadRecord = setup.records["head"]
+        return record.tokens

@@ -1,269 +1,227 @@
-"""The result on a page of a report and in a terminal: exponents, theory, all numbers."""
+"""The result as people see it: the tables, the cards and the sentences."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
-import pandas as pd
+import xarray as xr
 
-from esscher.core.shown import between, counted, plain_count, shown, with_error
-from esscher.math.statistics.records import agreement
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.sweep.result import TITLES, Sweep
+from esscher.core.shown import between, counted, shown, two_digits
+from esscher.core.variables import var, with_ends
+from esscher.math.statistics.intervals import agreement
+from esscher.runs.fits import Fit
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.sweep.study import METRICS, Sweep, SweepData
 
-#: Standard errors to each side of a 95% interval.
-NORMAL = 1.96
+TITLE = "Sweep of a synthetic head"
+#: The errors in words.
+TITLES = dict(zip(METRICS, ("mean output", "covariance", "map (rms)"), strict=True))
 #: When a measured exponent agrees with a predicted one.
 RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: all of it farther"
 #: Verdicts on laws by the class in which they are counted.
-VERDICTS = {
-    "power": "straight or as predicted",
-    "as predicted": "straight or as predicted",
-    "floor": "bent",
-    "logarithmic": "bent",
-    "two powers": "bent",
-    "undecided": "undecided",
-}
+VERDICTS = dict.fromkeys(("power", "as predicted"), "straight or as predicted")
+VERDICTS |= dict.fromkeys(("floor", "logarithmic", "two powers", "bent"), "bent")
+VERDICTS["undecided"] = "undecided"
+EXPONENT = var(
+    "",
+    "exponent β",
+    "d3",
+    name="exponent",
+    terminal="exponent",
+    interval="digits",
+    help="β of error ~ C n^-β",
+)
+CONSTANT = var("", "constant C", "s3", name="constant")
+REASONS = var("", "why not", name="reasons", kind="U")
 
 
-def summary(result: Sweep, name: str) -> Summary:
-    """Say what was measured and what matters of it; ``name`` is that of the run."""
-    head, sizes, fits = result.study.head_record, result.sizes, result.exponents_table()
-    of_predictions = (note for scale in result.predictions or () for note in scale.notes)
-    notes = dict.fromkeys([*result.notes, *of_predictions])
-    return Summary(
-        "Sweep of a synthetic head",
-        f"{head.tokens} tokens, d = {head.key_dim}, {horizon_range(result)}, "
-        f"n = {sizes[0]:,} to {sizes[-1]:,}",
-        _cards(result, fits),
-        [*([] if fits.empty else [_exponents(fits, name)]), _errors(result, name)],
-        answer=" ".join([_answer(result, fits), *(f"Note: {note}." for note in notes)]),
-    )
+def exponents(result: Sweep) -> xr.Dataset:
+    """Return what is known of the rates; nothing where none could be fitted."""
+    data = result.data if result.has_fits else result.data[[]]
+    floats = [str(name) for name in data.data_vars if data[name].dtype.kind == "f"]
+    return data.drop_vars([name for name in floats if data[name].isnull().all()])
 
 
-def _answer(result: Sweep, fits: pd.DataFrame) -> str:
-    """How fast errors fall, and whether theory says so."""
-    if fits.empty:
-        return (
-            f"{counted(result.replicates, 'replicate')} at {counted(len(result.sizes), 'size')}: "
-            "how fast errors fall takes at least two sizes."
-        )
-    first, last = (result.rate("mean", s) for s in (0, len(result.scales) - 1))
-    if len(result.scales) == 1:
-        text = (
-            f"With {result.study.head_record.tokens} tokens at horizon {horizon_range(result)} the "
-            f"error of the mean output falls like "
-            f"n^-{between(first.exponent, first.interval, 'd3')}"
-        )
-        if first.predicted is not None:
-            text += f"; theory predicts {first.predicted:.3f} on these sizes"
-    else:
-        low, high = (
-            f"{between(fit.exponent, fit.interval, 'd2')} at H = {scale.horizon:.3g}"
-            for fit, scale in ((first, result.scales[0]), (last, result.scales[-1]))
-        )
-        text = (
-            f"Over {len(result.scales)} horizons the exponent of the mean output goes from {low} "
-            f"to {high}"
-        )
-    counts = agreement_counts(fits)
-    if counts:
-        text += f". Exponents against theory on these sizes: {count_words(counts)}"
-    settled, why = int(fits["settled"].sum()), "n is too small, or the data too few"
-    if settled == len(fits):
-        text += f". All {settled} have settled and may be used for larger n"
-    elif settled:
-        text += f". {settled} of {len(fits)} have settled; for the others {why}, to see the "
-        text += "asymptotic rate"
-    else:
-        text += f". None of the {len(fits)} has settled: {why}, to see the asymptotic rate"
-    return f"{text}. Shape of the curves: {count_words(law_counts(fits['verdict']))}."
-
-
-def _cards(result: Sweep, fits: pd.DataFrame) -> list[Card]:
-    counts = result.replicates_at_size
-    few = f", {min(counts):,} to {max(counts):,} by size" if min(counts) != max(counts) else ""
-    cards = [Card(shown(result.replicates, "n0"), "replicates", f"independent samples{few}")]
-    if fits.empty:
-        return cards
-    if len(result.scales) == 1:
-        for fit in fits.itertuples():
-            note = f"95% interval {shown(fit.low, 'd3')} to {shown(fit.high, 'd3')}"
-            title = f"exponent of the {TITLES[str(fit.metric)]}"
-            cards.append(Card(shown(fit.exponent, "d3"), title, note))
-    against = agreement_counts(fits)
-    if against:
-        value = f"{against['agrees']} of {sum(against.values())}"
-        note = f"{count_words(against)}; {RULE}"
-        cards.append(Card(value, "exponents agree with theory on these sizes", note))
-    cards.append(
-        Card(
-            f"{int(fits['settled'].sum())} of {len(fits)}",
-            "exponents have settled: they hold for larger n too",
-            f"trusted fits of a power law; trusted: {int(fits['trusted'].sum())}; laws: "
-            f"{count_words(law_counts(fits['verdict']))}",
-        )
-    )
-    return cards
-
-
-def _exponents(fits: pd.DataFrame, name: str) -> Table:
-    """Fitted exponents of all scales and metrics."""
-    floor = "95% limit, as a share of the error at the largest size"
-    power = "how often this test finds a floor of half of that error"
-    return Table(
-        title="Exponents",
-        name=f"{name}-exponents",
-        columns=[
-            Column("horizon", "H", "s3"),
-            Column("metric", "error of the"),
-            Column("exponent", "exponent β", "d3", "low", "high"),
-            Column("constant", "constant C", "s3", "constant_low", "constant_high"),
-            Column("predicted", "predicted", "d3", help="by theory, on these sizes"),
-            Column("sharp", "conjectured", "d3", help="as n grows"),
-            Column("paper_reference", "reference", "d3", help="published reference"),
-            Column("paper_bound", "bound", "d3", help="published bound"),
-            Column("verdict", "law", help="undecided if another law is not excluded"),
-            Column("floor_share", "floor, at most", "p0", help=floor),
-            Column("floor_power", "power", "p0", help=power),
-            Column("trusted", "trusted", help="as a rate on these sizes"),
-            Column("reasons", "why not"),
-        ],
-        data=data_of(fits.assign(metric=[TITLES[metric] for metric in fits["metric"]])),
-        caption="β and C of error ~ C n^-β, with 95% intervals. Law: as predicted if the errors "
-        "follow the predicted curve within noise; undecided if the errors may still level off (at "
-        "half the last error), fall like a power of ln n, or be the sum of two powers, n^-1/2 and "
-        "n^-1.",
-    )
-
-
-def _errors(result: Sweep, name: str) -> Table:
-    frame = result.table()
-    columns = [
-        Column("horizon", "H", "s3"),
-        Column("n", "n", "n0"),
-        Column("replicates", "replicates", "n0"),
-    ]
-    for metric, title in TITLES.items():
-        half, low, high = (
-            NORMAL * frame[f"{metric}_standard_error"],
-            f"{metric}_low",
-            f"{metric}_high",
-        )
-        # a lower end that would not be positive is cut just above 0
-        frame[low] = (frame[metric] - half).clip(lower=0.05 * frame[metric])
-        frame[high] = frame[metric] + half
-        columns.append(Column(metric, f"error of the {title}", "s3", low, high))
-        columns.append(Column(f"{metric}_median", f"median, {title}", "s3", shown=False))
-    return Table(
-        title="Errors",
-        name=f"{name}-errors",
-        columns=columns,
-        data=data_of(frame),
+TABLES = (
+    TableView(
+        "exponents",
+        "Exponents",
+        ("alpha", "metric"),
+        (
+            *(SweepData.horizon, EXPONENT, CONSTANT, SweepData.predicted, SweepData.asymptotic),
+            *(SweepData.paper_reference, SweepData.paper_bound, SweepData.verdict),
+            *(SweepData.floor_share, SweepData.floor_power, Fit.trusted, REASONS),
+        ),
+        exponents,
+        caption="β and C of error ~ C n^-β, with 95% intervals over replicates. Law: as predicted "
+        "if the errors follow the predicted curve within noise; undecided if the errors may still "
+        "level off (at half the last error), fall like a power of ln n, or be the sum of two "
+        "powers, n^-1/2 and n^-1.",
+        least=("bound", "ref.", "conj.", "floor <", "predicted"),
+        most=30,
+    ),
+    TableView(
+        "errors",
+        "Errors",
+        ("alpha", "size"),
+        (SweepData.horizon, SweepData.error, SweepData.median, SweepData.replicates),
         caption="Mean over replicates with 95% intervals; medians are in the CSV file.",
+        least=("median map", "median cov", "median mean"),
+    ),
+    TableView(
+        "replicates",
+        "Errors of every replicate",
+        ("alpha", "replicate", "size"),
+        (SweepData.replicate_error,),
+        keep=lambda frame: frame[f"replicate_error_{METRICS[0]}"].notna(),
+        most=0,
+        page=False,
+    ),
+)
+
+
+def subject(result: Sweep) -> str:
+    """Return what was measured, in a line."""
+    settings, head = result.setup.settings, result.head_record
+    state = "" if result.complete else " (not complete)"
+    return (
+        f"{counted(result.data.sizes['replicate'], 'replicate')}{state} of {head.tokens} tokens, "
+        f"d = {head.key_dim}, {horizon_range(result)}, queries: {settings.queries}, "
+        f"seed {settings.seed}"
     )
 
 
 def horizon_range(result: Sweep) -> str:
     """Return the horizons in words, such as ``H = 0.5 to 2``."""
-    low, high = result.horizons.min(), result.horizons.max()
+    low, high = float(result["horizon"].min()), float(result["horizon"].max())
     return f"H = {low:.3g}" + ("" if low == high else f" to {high:.3g}")
 
 
-def print_result(result: Sweep, console: PlainConsole) -> None:
-    """Print the errors at every scale and size, and how fast they fall."""
-    head = result.study.head_record
-    state = "" if result.complete else " (not complete)"
-    console.say(
-        f"{counted(result.replicates, 'replicate')}{state} of {head.tokens} tokens, "
-        f"d = {head.key_dim}, queries: {result.queries}, seed {result.seed}",
-    )
-    for note in result.notes:
-        console.say(f"Note: {note}.")
-    for scale in result.scales:
-        table = PlainTable(
-            f"Errors at horizon H = {scale.horizon:.4g} (alpha = {scale.alpha:.4g})",
-            least=("median",),
+def headline(result: Sweep) -> str:
+    """Say how fast the error of the mean output falls, at the smallest and largest horizon."""
+    data = SweepData(result.data).dataset.sel(metric="mean").sortby("horizon")
+    n = result.setup.settings.sizes[-1]
+    sentences = []
+    for place in dict.fromkeys((0, data.sizes["alpha"] - 1)):
+        at = data.isel(alpha=place)
+        exponent, ends = with_ends(at["exponent"])
+        error, where = float(at["error"].isel(size=-1)[0]), f"At H = {float(at['horizon']):.3g}"
+        size = f"it is {two_digits(error)} at n = {n:,}" if error == error else ""
+        if exponent != exponent:
+            text = f"{where} no rate can be fitted to the error of the mean output"
+        else:
+            text = f"{where} the error of the mean output falls with exponent "
+            text += between(exponent, ends)
+            if not math.isnan(at["predicted"]):
+                text += f", predicted {two_digits(float(at['predicted']))}"
+        sentences.append("; ".join(part for part in (text, size) if part) + ".")
+        burn_in = float(at["log_burn_in"])
+        if exponent == exponent and not at["trusted"] and burn_in > math.log(n):
+            needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
+            sentences.append(
+                f"n is too small to see the asymptotic rate: that takes about {needed} tokens."
+            )
+        elif exponent == exponent and not at["trusted"]:
+            sentences.append("The exponent is not to be trusted.")
+    return " ".join([*sentences, *(f"Note: {note}." for note in cautions(result))])
+
+
+def cautions(result: Sweep) -> list[str]:
+    """Return what a reader must know: of the limit, of a precision, and of predictions."""
+    data, settings = SweepData(result.data), result.setup.settings
+    said = []
+    if settings.reference_tokens is not None:
+        why = str(data.no_limit.values)
+        said.append(
+            f"{why}{': ' if why else ''}errors are against attention over "
+            f"{settings.reference_tokens} tokens drawn once, whose law the samples follow; "
+            "exponents describe the approach to those tokens"
         )
-        for heading in ("n", "mean", "median", "cov", "median", "map", "median"):
-            table.add_column(heading, justify="right")
-        for i, n in enumerate(result.sizes):
-            cells = []
-            for errors in (scale.mean, scale.cov, scale.map):
-                mean, median, noise = errors.mean[i], errors.median[i], errors.standard_error[i]
-                cells.append(with_error(np.nan if mean is None else mean, noise))
-                cells.append(f"{np.nan if median is None else median:.4g}")
-            table.add_row(plain_count(n), *cells)
-        console.print(table)
-    fits = result.exponents_table()
-    if not fits.empty:
-        _print_exponents(result, fits, console)
-    console.explain(
-        "Errors of the mean output, of its covariance (Frobenius norm) and of the map (rms): "
-        "mean and median over replicates, in brackets the standard error of the last digit.",
-    )
-
-
-def _print_exponents(result: Sweep, fits: pd.DataFrame, console: PlainConsole) -> None:
-    """The exponents, what is decided, and what all errors of a scale say together."""
-    table = PlainTable(
-        "Exponents beta of error ~ C n^-beta, 95% intervals",
-        least=("bound", "ref.", "conj.", "floor <", "predicted"),
-    )
-    left = ("of", "law")
-    numbers = ("beta", "interval", "predicted", "conj.", "ref.", "bound", "floor <")
-    for heading in ("H", "of", *numbers, "law"):
-        table.add_column(heading, justify="left" if heading in left else "right")
-    for fit in fits.to_dict("records"):
-        lines = (fit[name] for name in ("predicted", "sharp", "paper_reference", "paper_bound"))
-        table.add_row(
-            f"{fit['horizon']:.4g}",
-            fit["metric"],
-            f"{fit['exponent']:.3f}",
-            "-".join(shown(fit[end], "d3", "nan") for end in ("low", "high")),
-            *(shown(line, "d3", "") for line in lines),
-            shown(fit["floor_share"], "p0", ""),
-            fit["verdict"] + ("" if fit["trusted"] else " *"),
+    worst = data.dataset.isel(alpha=int(np.argmax(data.limit_covariance_error.fillna(0).values)))
+    if worst["limit_covariance_error"] > 0:
+        said.append(
+            f"the limit is known by {worst['method'].item()}: its mean to "
+            f"{float(worst['limit_mean_error']):.2g} and its covariance to "
+            f"{float(worst['limit_covariance_error']):.2g}; errors below that mean nothing"
         )
-    console.print(table)
-    console.explain(
-        "conj.: asymptotic exponent, conjectured for Gaussian tokens; ref., bound: published; "
-        "floor <: 95% limit of a floor, as a share of the error at the largest size. Law: as "
-        "predicted if the ratio to the predicted curve does not change beyond noise, and a floor "
-        "of half the last error would have been seen; undecided if such a floor, a power of ln n "
-        "or a sum of two powers (n^-1/2 and n^-1) is not excluded: the exponent then describes "
-        "these sizes, and nothing says that it goes on. *: exponent not to be trusted even there."
+    if settings.precision is not None and result.complete:
+        width = float(data.slope_half_width.fillna(math.inf).max())
+        if width > settings.precision:
+            said.append(
+                f"after the work of {settings.max_replicates} replicates the slope of the mean "
+                f"error is known to +- {width:.2g}, not to the +- {settings.precision:g} asked for"
+            )
+    return [*said, *dict.fromkeys(note for note in data.prediction_note.values.tolist() if note)]
+
+
+def notes(result: Sweep) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    data = SweepData(result.data)
+    said = [f"{subject(result)}."]
+    if not result.has_fits:
+        return said
+    if counts := agreement_counts(result):
+        said.append(f"Measured against predicted exponents: {count_words(counts)}.")
+    said.append(f"Laws: {count_words(law_counts(data.verdict))}.")
+    for row in result.table("exponents").to_dict("records"):
+        if row["reasons"]:
+            said.append(
+                f"Not trusted, H = {row['horizon']:.4g}, {row['metric']}: {row['reasons']}."
+            )
+    return said
+
+
+def cards(result: Sweep) -> list[Card]:
+    """Return the numbers that matter."""
+    data = SweepData(result.data)
+    least, most = int(data.replicates.min()), int(data.replicates.max())
+    few = f", {least:,} to {most:,} by size" if least != most else ""
+    count = shown(result.data.sizes["replicate"], "n0")
+    said = [Card(count, "replicates", f"independent samples{few}")]
+    if not result.has_fits:
+        return said
+    if data.dataset.sizes["alpha"] == 1:
+        for metric, title in TITLES.items():
+            exponent, (low, high) = with_ends(data.fit.exponent.sel(metric=metric)[0])
+            note = f"95% interval {shown(low, 'd3')} to {shown(high, 'd3')}"
+            said.append(Card(shown(exponent, "d3"), f"exponent of the {title}", note))
+    if counts := agreement_counts(result):
+        value, note = f"{counts['agrees']} of {sum(counts.values())}", count_words(counts)
+        title = "exponents agree with theory on these sizes"
+        said.append(Card(value, title, f"{note}; {RULE}"))
+    settled = data.fit.trusted & (data.verdict == "power")
+    said.append(
+        Card(
+            f"{int(settled.sum())} of {settled.size}",
+            "exponents have settled: they hold for larger n too",
+            f"trusted fits of a power law; trusted: {int(data.fit.trusted.sum())}; laws: "
+            f"{count_words(law_counts(data.verdict))}",
+        )
     )
-    counts = agreement_counts(fits)
-    if counts:
-        console.say(f"Measured against predicted exponents: {count_words(counts)}.")
-    console.say(f"Laws: {count_words(law_counts(fits['verdict']))}.")
-    for fit in fits[~fits["trusted"]].to_dict("records"):
-        console.say(f"* H = {fit['horizon']:.4g}, {fit['metric']}: {fit['reasons']}.")
+    return said
 
 
-def agreement_counts(fits: pd.DataFrame) -> dict[str, int]:
+def agreement_counts(result: Sweep) -> dict[str, int]:
     """How many predicted exponents agree with the measured ones, differ, or are undecided."""
-    counts: Counter[str] = Counter()
-    known = fits[fits["predicted"].notna()].astype({"low": float, "high": float})
-    for fit in known.to_dict("records"):
-        ends: Any = tuple(None if np.isnan(fit[end]) else fit[end] for end in ("low", "high"))
-        counts[agreement(ends, fit["predicted"])] += 1
-    return {name: counts[name] for name in ("agrees", "differs", "undecided")} if counts else {}
+    frame = result.table("exponents")
+    if "predicted" not in frame:
+        return {}
+    known = frame[frame["predicted"].notna()].to_dict("records")
+    rows = [(row["exponent_low"], row["exponent_high"], row["predicted"]) for row in known]
+    counts = Counter(agreement((low, high), expected) for low, high, expected in rows)
+    return {name: counts[name] for name in ("agrees", "differs", "undecided")}
 
 
-def law_counts(verdicts: Iterable[str]) -> dict[str, int]:
+def law_counts(verdicts: xr.DataArray) -> dict[str, int]:
     """How many laws are decided, bent, and undecided."""
-    counts = Counter(VERDICTS[verdict] for verdict in verdicts)
+    counts = Counter(VERDICTS[verdict] for verdict in verdicts.values.ravel().tolist() if verdict)
     return {name: counts[name] for name in dict.fromkeys(VERDICTS.values())}
 
 
-def count_words(counts: Mapping[str, int]) -> str:
+def count_words(counts: dict[str, int]) -> str:
     """The counts as words, such as ``4 agree, 1 differs, 7 undecided``."""
     plural = {"agrees": "agree", "differs": "differ"}
     return ", ".join(

@@ -11,7 +11,14 @@ import numpy as np
 import xarray as xr
 
 from esscher.core.variables import estimate, joined
-from esscher.math.tails.verdict import KINDS, UNDECIDED, half_agreement
+from esscher.math.statistics.intervals import rank_correlation_interval
+from esscher.math.tails.verdict import (
+    KINDS,
+    SUBSTANTIAL,
+    UNDECIDED,
+    kappa_estimate,
+    verdict_table,
+)
 from esscher.studies.tails.study import TailsData
 
 #: Clouds whose halves are compared: whether they are the keys, and which of the tokens.
@@ -29,7 +36,7 @@ def combine(cells: Sequence[xr.Dataset], seed: int) -> TailsData:
     coordinates = {"group": list(GROUPS), "called": list(KINDS)}
     data = TailsData(layers.dataset.assign_coords(coordinates))
     first = ~layers.key_head.isel(layer=0).to_series().duplicated().to_numpy()
-    agreements = []
+    tables, correlations, medians, tokens = [], [], [], []
     for keys, subset in GROUPS.values():
         cloud = (data.keys if keys else data.hidden).alone().sel(subset=subset)
         if keys:  # heads that share their keys count once
@@ -38,16 +45,20 @@ def combine(cells: Sequence[xr.Dataset], seed: int) -> TailsData:
         proxies = cloud["proxy"].sel(bound="value", part=["first", "second"])
         pairs = proxies.transpose(..., "part").values.reshape(-1, 2)
         there = halves[:, 0] != ""
-        tokens = cloud["tokens"].values.ravel()[there]
-        agreements.append(half_agreement(halves[there].tolist(), pairs[there], tokens, seed))
-    data.clouds = [each.clouds for each in agreements]
-    data.half_tokens = [each.tokens for each in agreements]
-    data.half_counts = [[each.first, each.second] for each in agreements]
-    data.both_counts = [each.both for each in agreements]
-    data.kappa = [estimate(each.kappa) for each in agreements]
-    data.proxy_correlation = [estimate(each.proxy) for each in agreements]
-    data.proxy_medians = [each.proxy_medians for each in agreements]
-    data.reproducible = [each.reproducible for each in agreements]
+        tables.append(verdict_table(halves[there].tolist()))
+        correlations.append(estimate(rank_correlation_interval(*pairs[there].T)))
+        medians.append(np.median(pairs[there], axis=0) if there.any() else np.zeros(2))
+        halved = cloud["tokens"].values.ravel()[there] / 2
+        tokens.append(halved.mean() if there.any() else 0.0)
+    counts, kappas = np.array(tables).astype(int), [kappa_estimate(table, seed) for table in tables]
+    data.clouds = counts.sum(axis=(1, 2))
+    data.half_tokens = tokens
+    data.half_counts = np.stack([counts.sum(axis=2), counts.sum(axis=1)], axis=1)
+    data.both_counts = counts.diagonal(axis1=1, axis2=2)
+    data.kappa = [estimate(kappa) for kappa in kappas]
+    data.proxy_correlation = correlations
+    data.proxy_medians = medians
+    data.reproducible = [(kappa.interval[0] or 0.0) >= SUBSTANTIAL for kappa in kappas]
     # text tokens and all tokens, of keys and of hidden states, in the order of the groups
     given = data.reproducible.values.reshape(2, 2)
     for clouds, subsets in zip((data.keys, data.hidden), given, strict=True):

@@ -23,9 +23,15 @@ from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, equal_passages, read_passages
 from esscher.math.tails.candidates import SHARES
 from esscher.math.tails.candidates import Cloud as CloudNumbers
-from esscher.math.tails.cloud import FEWEST, cloud_tails, logit_shape, norm_shape
-from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
-from esscher.math.tails.directions import QUICK, THOROUGH
+from esscher.math.tails.cloud import (
+    FEWEST,
+    FEWEST_PASSAGES,
+    QUICK,
+    THOROUGH,
+    cloud_tails,
+    logit_shape,
+    norm_shape,
+)
 from esscher.math.tails.verdict import evidence, half_verdicts, judge
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
@@ -312,10 +318,10 @@ def _cloud(
     """Tails of one cloud by variable: its text tokens, then, with less effort, all of them."""
     text = np.flatnonzero(~rows.apart)
     chosen, everything = tokens[text].astype(np.float64), tokens.astype(np.float64)
-    tails = cloud_tails(chosen, rows.passage[text], seed=seed, effort=THOROUGH)
-    subsets = [_numbers(tails.numbers, estimate(norm_shape(chosen, rows.passage[text])))]
+    numbers, projection = cloud_tails(chosen, rows.passage[text], seed=seed, effort=THOROUGH)
+    subsets = [_numbers(numbers, estimate(norm_shape(chosen, rows.passage[text])))]
     if rows.apart.any():
-        other = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK).numbers
+        other, _ = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK)
         subsets.append(_numbers(other, estimate(norm_shape(everything, rows.passage))))
     else:
         empty = {n: "" if x.dtype.kind == "U" else np.nan for n, x in subsets[0].items()}
@@ -323,8 +329,8 @@ def _cloud(
     cloud = {name: np.array([subset[name] for subset in subsets]) for name in subsets[0]}
     # the tokens that reach furthest along the worst direction, each text once
     ids, furthest = rows.ids[text], dict[int, float]()
-    for row in np.argsort(-np.abs(tails.projection)):
-        furthest.setdefault(int(ids[row]), float(tails.projection[row]))
+    for row in np.argsort(-np.abs(projection)):
+        furthest.setdefault(int(ids[row]), float(projection[row]))
         if len(furthest) == NAMED:
             break
     missing = NAMED - len(furthest)

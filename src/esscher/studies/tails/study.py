@@ -80,7 +80,7 @@ class Cloud(Data):
     largest = var("... subset", "largest", "d1", help="largest projection, in standard deviations")
     agreement = var(
         "... subset",
-        "directions",
+        "agreement of directions",
         help="cosine between the worst directions of the two halves",
     )
     verdict = var("... subset", kind="U", help="given if both halves agree enough over all clouds")
@@ -91,10 +91,10 @@ class Cloud(Data):
     tail_token = var("... rank", kind="U", page=False, help="tokens that reach furthest")
     tail_projection = var("... rank", page=False, help="their standardised projections")
     fit_share = var("... subset part threshold", page=False, help="share beyond the threshold")
-    fit_threshold = var("... subset part threshold", page=False)
+    fit_threshold = var("... subset part threshold", "threshold (standard deviations)", page=False)
     fit_tokens = var("... subset part threshold", page=False, help="tokens beyond it")
     fit_passages = var("... subset part threshold", page=False, help="passages these are from")
-    fit_tau = var("... subset part threshold bound", page=False)
+    fit_tau = var("... subset part threshold bound", "τ of exp(-c x^τ)", page=False)
     fit_k = var("... subset part threshold", page=False, help="shape of the Pareto type")
     fit_inflation = var(
         "... subset part threshold",
@@ -182,7 +182,7 @@ class TailsStudy(ModelStudy[TailsSettings]):
 
     def resolve(self, model: Outline) -> TailsSettings:
         """Choose passages, layers and heads that the model has."""
-        from esscher.math.tails.directions import FEWEST as FEWEST_PASSAGES
+        from esscher.math.tails.cloud import FEWEST_PASSAGES
 
         # the last passage may hold more than what is left of the tokens
         tokens = AtMost.unless(self.tokens, self.tokens or TOKENS)

@@ -1,17 +1,14 @@
-"""Tails as people see them: the tables, the cards and the sentences."""
+"""Tails as people see them: the tables and the sentences."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import counted, shown, visible
-from esscher.core.variables import by_row, var
+from esscher.core.shown import between, counted, visible
+from esscher.core.variables import by_row, var, with_ends
 from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL
 from esscher.runs.result import Result
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.tails.study import Cloud, LayerTails, TailsData, TailsSettings
 
@@ -81,17 +78,16 @@ def clouds(result: Result[TailsSettings], keys: bool = True) -> xr.Dataset:
     return cloud.isel(layer=[bool(x.notnull().any()) for x in cloud["tokens"]])
 
 
-def _halves(result: Result[TailsSettings]) -> xr.Dataset:
-    """What two halves of the text say, of all clouds that there are."""
+def halves(result: Result[TailsSettings]) -> xr.Dataset:
+    """Return what two halves of the text say, of all clouds that there are."""
     data = TailsData(result.data.isel(group=result.data["clouds"].values > 0))
-    shown_counts = data.dataset
-    for name in ("first", "second", "both"):
-        counts = data.both_counts if name == "both" else data.half_counts.sel(half=name)
-        rows = counts.transpose("group", "called").values.astype(int)
-        shown_counts = shown_counts.assign(
-            {name: ("group", ["/".join(map(str, row)) for row in rows])}
-        )
-    return shown_counts
+    half = {name: data.half_counts.sel(half=name, drop=True) for name in ("first", "second")}
+    return data.dataset.assign(
+        {
+            name: by_row(lambda counts: "/".join(f"{n:.0f}" for n in counts), "called", counts)
+            for name, counts in (half | {"both": data.both_counts}).items()
+        }
+    )
 
 
 _CLOUD = (
@@ -131,9 +127,8 @@ TABLES = (
             *(TailsData.clouds, TailsData.half_tokens, TailsData.kappa),
             *(TailsData.proxy_correlation, TailsData.reproducible),
         ),
-        _halves,
+        halves,
         least=("clouds",),
-        page=False,
     ),
 )
 
@@ -154,64 +149,19 @@ def headline(result: Result[TailsSettings]) -> str:
     keys = TailsData(result.data.sel(group="keys"))
     light, heavy, _ = (int(n) for n in keys.both_counts.values)
     count, heads = int(keys.clouds), keys.key_head.size
-    kappa = _with_interval(keys.kappa)
-    beyond = "Both halves say the same of all heads, which says nothing about single ones"
-    if kappa:
-        beyond = f"Agreement of the halves beyond chance is kappa = {kappa}"
-    low, middle, high = _proxies(result)
-    one, two = keys.proxy_medians.values
-    proxies = (
-        f"Variance proxy over variance: median {middle:.2f} ({one:.2f} and {two:.2f} in the "
-        f"halves), 10% and 90% of the heads {low:.2f} and {high:.2f}"
-    )
-    if ranks := _with_interval(keys.proxy_correlation):
-        proxies += f"; rank correlation between the halves {ranks}"
+    kappa, ends = with_ends(keys.kappa)
+    agreement = "They say the same of all heads"
+    if not np.isnan(kappa):
+        agreement = f"They agree beyond chance with kappa = {between(kappa, ends)}"
+    low, middle, high = clouds(result)["proxy"].sel(bound="value").quantile([0.1, 0.5, 0.9]).values
     return (
         f"The keys of {light} of {counted(count, 'head' if count == heads else 'key head')} are "
         "sub-Gaussian even in their worst direction, as far as these tokens reach; those of "
-        f"{heavy} are heavier, {count - light - heavy} undecided. Counted is what both halves of "
-        f"the text ({float(keys.half_tokens):,.0f} tokens each) say. {beyond}: single heads are "
-        f"{'judged' if reproducible(result) else 'not judged'}. {proxies}."
+        f"{heavy} are heavier, {count - light - heavy} undecided, by what both halves of the text "
+        f"say. {agreement}: single heads are {'judged' if reproducible(result) else 'not judged'}. "
+        f"The variance proxy of the median head is {middle:.2f} times its variance (10% and 90% of "
+        f"the heads: {low:.2f} and {high:.2f})."
     )
-
-
-def cards(result: Result[TailsSettings]) -> list[Card]:
-    """Return the numbers that matter."""
-    keys = TailsData(result.data.sel(group="keys"))
-    count, (light, heavy, _) = int(keys.clouds), (int(n) for n in keys.both_counts.values)
-    first, second = keys.half_counts.transpose("half", "called").values.astype(int)
-    enough = "enough" if reproducible(result) else f"too low ({SUBSTANTIAL:g} is needed)"
-    kappa, low, high = keys.kappa.values
-    same = np.isnan(kappa)
-    sure = "all heads are called the same" if same else f"95% interval {low:.2f} to {high:.2f}"
-    least, middle, most = _proxies(result)
-    return [
-        Card(
-            f"{light} of {count}",
-            "heads are sub-Gaussian in both halves of the text",
-            f"in the worst direction; in one half {first[0]}, in the other {second[0]}",
-        ),
-        Card(
-            f"{heavy} of {count}",
-            "heads have heavier tails in both halves",
-            f"in one half {first[1]}, in the other {second[1]}",
-        ),
-        Card(
-            f"{count - light - heavy} of {count}",
-            "heads are undecided",
-            "the halves differ, or cannot tell",
-        ),
-        Card(
-            shown(kappa, "d2"),
-            "agreement of the halves, kappa",
-            f"{sure}; {enough} for verdicts on single heads",
-        ),
-        Card(
-            shown(middle, "d2"),
-            "variance proxy / variance",
-            f"median head; 10% and 90% of the heads: {least:.2f} and {most:.2f}",
-        ),
-    ]
 
 
 def notes(result: Result[TailsSettings]) -> list[str]:
@@ -223,14 +173,3 @@ def notes(result: Result[TailsSettings]) -> list[str]:
         "No single head is judged: that takes a kappa whose interval is above "
         f"{SUBSTANTIAL:g}. What both halves say is counted over all heads."
     ]
-
-
-def _proxies(result: Result[TailsSettings]) -> Any:
-    """10%, 50% and 90% quantiles over the heads."""
-    return np.quantile(clouds(result)["proxy"].sel(bound="value").values, [0.1, 0.5, 0.9])
-
-
-def _with_interval(array: xr.DataArray) -> str:
-    """A number with the ends of its interval; nothing where there is none."""
-    value, low, high = array.values
-    return "" if np.isnan(value) else f"{value:.2f} ({low:.2f} to {high:.2f})"

@@ -15,8 +15,6 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim, as_queries, as_sizes
 from esscher.math.heads import Head, Tokens, as_head
 
-__all__ = ["DirectErrors", "direct_errors"]
-
 #: Queries times keys whose logits are held at a time.
 BLOCK = 1_000_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.direct import attend, direct_errors
 
 import esscher
 from esscher.core.streams import random_stream
-from esscher.math.simulation import attend, direct_errors
 
 
 def test_attend_is_softmax_attention() -> None:

@@ -1,4 +1,8 @@
-"""The tasks: sentences to hide in a text, a question about them, and the answer."""
+"""Retrieval tasks that are generated: sentences to hide in a text, a question, and the answer.
+
+They follow RULER (Hsieh et al. 2024, arXiv:2404.06654) in spirit. Everything is drawn from a seed,
+and nothing is downloaded.
+"""
 
 from __future__ import annotations
 

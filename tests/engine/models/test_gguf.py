@@ -1,15 +1,15 @@
-"""Headers of GGUF files: what they say, and what they may not say."""
+"""GGUF files: what their headers say and may not say, and that they are read once."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import numpy as np
 import pytest
 
 from esscher.core.errors import InputError
-from esscher.engine.models.gguf import LISTED, read_gguf_metadata
-from esscher.engine.models.load import load_model
+from esscher.engine.models.sources import LISTED, gguf_read_once, read_gguf_metadata
 from tests.engine.models.gguf_files import (
     BOOL,
     FLOAT32,
@@ -98,9 +98,34 @@ def test_every_cut_is_refused(tmp_path):
             read_gguf_metadata(path)
 
 
-def test_more_layers_than_tensors(tmp_path):
-    path = tmp_path / "model.gguf"
-    layers = entry("llama.block_count", UINT32, 2_000_000)
-    path.write_bytes(gguf_bytes([ARCHITECTURE, layers], TENSORS))
-    with pytest.raises(InputError, match="block_count is 2000000, but"):
-        load_model(str(path))
+@pytest.fixture
+def path(tmp_path):
+    entries = [ARCHITECTURE, entry("tokenizer.ggml.tokens", LIST, strings(["a", "b", "cde"]))]
+    file = tmp_path / "some.gguf"
+    file.write_bytes(gguf_bytes(entries, {"token_embd.weight": np.eye(3)}))
+    return str(file)
+
+
+def test_the_same_is_read_once(path):
+    gguf = pytest.importorskip("gguf")
+    usual = gguf.GGUFReader(path)
+    with gguf_read_once():
+        other = gguf.GGUFReader(path)
+        assert gguf.GGUFReader(path) is other
+        arch = gguf.MODEL_ARCH.LLAMA
+        assert gguf.get_tensor_name_map(arch, 2) is gguf.get_tensor_name_map(arch, 2)
+    assert list(other.fields) == list(usual.fields)
+    for name, field in usual.fields.items():
+        assert other.fields[name].contents() == field.contents()
+    for mine, theirs in zip(other.tensors, usual.tensors, strict=True):
+        assert mine.name == theirs.name
+        np.testing.assert_array_equal(mine.data, theirs.data)
+
+
+def test_the_package_is_left_as_it_was():
+    gguf = pytest.importorskip("gguf")
+    before = gguf.GGUFReader, gguf.get_tensor_name_map
+    with contextlib.suppress(ZeroDivisionError), gguf_read_once():
+        assert gguf.GGUFReader is not before[0]
+        _ = 1 / 0
+    assert (gguf.GGUFReader, gguf.get_tensor_name_map) == before

@@ -1,0 +1,808 @@
+"""Measurements of whole models: the causal mask, accuracy, and what other studies say.
+
+**Causal mask.** The tokens of a decoder's head are pooled into a cloud of N triples (q, k, v), as
+they enter the softmax: rotated to the positions that they had, without delimiters and first tokens.
+Of this cloud n tokens are drawn with replacement, in random order, so that tokens are i.i.d. and
+the limit of attention, with and without a mask, is exactly dense attention over the cloud. (In a
+real passage keys depend on the position, and there is no such limit to compare with.) Without a
+mask every token attends to all n; with it, token i attends to the first i. Two errors are looked
+at:
+
+* that of the output at position i. It has the law of the error without a mask among i keys, which
+  is known exactly (the curve of the map);
+* that of the mean output. With G(x) the limit at a query, w(x, z) its weight of key z (mean 1) and
+  ``psi(z) = E_x w(x, z) (v_z - G(x))``, to first order
+
+      without   (1/n) sum_j G(x_j) - EG + psi(x_j)
+      with      (1/n) sum_j G(x_j) - EG + c_j psi(x_j),   c_j = 1/j + ... + 1/n ,
+
+  and as the c_j have mean 1 and mean square ``2 - H_n/n`` (H_n the harmonic number), n times the
+  mean squared errors tend to ``Vg + 2C + Vpsi`` and ``Vg + 2C + 2 Vpsi``: the same rate, and a
+  constant that is larger, by a factor of at most sqrt(2) in root mean square where C >= 0.
+
+The first-order sums of each replicate, whose expectation is exact, are control variates.
+
+**Accuracy.** Every layer of a model attends to n keys, drawn with replacement (the paper's
+protocol: no finite-population factor bends the curve) and new in every layer; the first token,
+delimiters and a decoder's last tokens, which ask, are kept for certain. The loss is the share of
+answers that differ from the dense model's: a decoder's next token, the nearest neighbour of an
+encoder's embedding among other texts, and the class that a linear classifier gives it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy
+import xarray as xr
+
+from esscher.core.streams import random_stream
+from esscher.core.validation import Array
+from esscher.core.variables import joined
+from esscher.math.statistics import LEVEL
+from esscher.math.statistics.intervals import mean_bounds
+from esscher.math.tails.verdict import kind_of
+from esscher.studies.paper.heads import loaded_model
+from esscher.studies.paper.study import (
+    Answers,
+    Causal,
+    CausalErrors,
+    Depth,
+    Domains,
+    Losses,
+    Measurement,
+    PaperSettings,
+    Patterns,
+    Scale,
+    Tails,
+    Unit,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esscher.engine.reading import PassageReader
+
+# -- the causal mask
+
+#: Tokens of a passage from which a cloud is pooled.
+CONTEXT = 512
+#: Queries taken at a time.
+BLOCK = 256
+#: Octaves at the end of the sizes on which rates are compared.
+OCTAVES = 3
+WITH, WITHOUT = "with the mask", "without"
+
+
+@dataclass(frozen=True)
+class CausalPlan:
+    """How much is measured: heads, tokens of a cloud, sizes ``2^5`` to ``2^last``, replicates."""
+
+    heads: int
+    tokens: int
+    last: int
+    replicates: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens."""
+        return tuple(2**power for power in range(5, self.last + 1))
+
+
+CAUSAL: dict[Scale, CausalPlan] = {
+    "quick": CausalPlan(16, 1024, 15, 6),
+    "standard": CausalPlan(24, 2048, 15, 12),
+    "paper": CausalPlan(60, 4096, 16, 48),
+}
+
+
+def causal_units(settings: PaperSettings) -> list[Unit]:
+    """One unit per head; heads are spread over the layers."""
+    return [{"head": number} for number in range(CAUSAL[settings.scale].heads)]
+
+
+def measure_causal(unit: Unit, settings: PaperSettings) -> CausalErrors:
+    """Squared errors of a head with and without the mask."""
+    plan = CAUSAL[settings.scale]
+    clouds = head_clouds(settings.decoder, settings.text, plan.heads, plan.tokens)
+    layer, head, q, k, v = clouds[unit["head"]]
+    data = causal_errors(q, k, v, plan.sizes, plan.replicates, settings.seed, unit["head"])
+    data.layer, data.head_number = [layer], [head]
+    return data
+
+
+@lru_cache(maxsize=1)
+def head_clouds(
+    model: str, text: str, heads: int, tokens: int
+) -> tuple[tuple[int, int, Tensor, Tensor, Tensor], ...]:
+    """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
+    import torch
+
+    from esscher.engine.text.collect import iterate_passages
+    from esscher.engine.text.packing import first_passages
+
+    loaded = loaded_model(model)
+    context = min(CONTEXT, loaded.max_positions)
+    count = math.ceil(tokens / (context - 4))  # room for delimiters
+    places = np.linspace(0, loaded.shape.layers - 1, heads).round().astype(int)
+    chosen = [(int(layer), i % loaded.shape.heads) for i, layer in enumerate(places)]
+    parts: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = {i: [] for i in range(heads)}
+    passages = first_passages(loaded, text, count, context)
+    for passage, inputs in iterate_passages(
+        loaded, passages, layers=sorted({at for at, _ in chosen})
+    ):
+        keep = torch.from_numpy(~passage.is_delimiter)
+        keep[0] = False  # whatever token is first attracts attention because it is first
+        for i, (layer, head) in enumerate(chosen):
+            if layer == inputs.layer:
+                key_head = head // inputs.group
+                parts[i].append(
+                    (
+                        inputs.q[0, head, keep].float() * inputs.scaling,
+                        inputs.k[0, key_head, keep].float(),
+                        inputs.v[0, key_head, keep].float(),
+                    )
+                )
+    out = []
+    for i, (layer, head) in enumerate(chosen):
+        q, k, v = (torch.cat(part)[:tokens].cpu() for part in zip(*parts[i], strict=True))
+        out.append((layer, head, q, k, v))
+    return tuple(out)
+
+
+def causal_errors(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: Sequence[int],
+    replicates: int,
+    seed: int,
+    head: int = 0,
+) -> CausalErrors:
+    """Squared errors of attention over tokens drawn from a cloud, with and without causal mask.
+
+    Parameters
+    ----------
+    q, k, v
+        Tilts (queries times the factor of the logits), keys and values of the cloud, [N, d].
+    sizes
+        Numbers of tokens, increasing; a replicate draws the last one, and smaller samples are its
+        beginnings.
+    replicates, seed, head
+        Number of samples; their stream is a function of (seed, head, replicate).
+
+    Returns
+    -------
+    CausalErrors
+        All but the layer and the number of the head.
+    """
+    import torch
+
+    count = len(q)
+    weights = q @ k.T
+    weights = torch.exp(weights - weights.max(dim=1, keepdim=True).values)
+    sums = weights.sum(dim=1, keepdim=True)
+    limit = weights @ v / sums
+    mean = limit.mean(dim=0)
+    limit, v = limit - mean, v - mean
+    share = weights / sums  # of a key in the attention of a query, over the cloud
+    psi = (share.sum(dim=0)[:, None] * v - share.T @ limit).double()
+    del share
+    ones = torch.cat([v, torch.ones(count, 1)], dim=1)  # numerator and denominator in one product
+    g = limit.double()
+    g_part = float((g.square() + 2 * g * psi).sum(dim=1).mean())
+    psi_part = float(psi.square().sum(dim=1).mean())
+    harmonic = np.cumsum(1 / np.arange(1, sizes[-1] + 1))
+    square, first_order = np.empty((2, 1, 2, replicates, len(sizes)))
+    map_square, position = np.empty((2, 1, replicates, len(sizes)))
+    for replicate in range(replicates):
+        stream = random_stream(seed, "causal", head, replicate)
+        drawn = torch.from_numpy(stream.integers(count, size=sizes[-1]))
+        # with the mask: keys of earlier blocks are counted, those of its own block seen one by one
+        seen = torch.zeros(count)
+        total = torch.zeros(v.shape[1], dtype=torch.float64)
+        causal, gaps = {}, np.empty(sizes[-1])
+        edges = sorted({*range(0, sizes[-1], BLOCK), *sizes, 0})
+        for start, stop in pairwise(edges):
+            picked = drawn[start:stop]
+            block = weights[picked]
+            both = block @ (seen[:, None] * ones) + torch.tril(block[:, picked]) @ ones[picked]
+            output = both[:, :-1] / both[:, -1:]
+            total += output.double().sum(dim=0)
+            gaps[start:stop] = (output - limit[picked]).square().sum(dim=1).numpy()
+            seen += torch.bincount(picked, minlength=count)
+            if stop in sizes:
+                causal[stop] = float((total / stop).square().sum())
+        first = g[drawn].cumsum(dim=0)
+        inner = psi[drawn].cumsum(dim=0)
+        outer = (inner / torch.arange(1, sizes[-1] + 1)[:, None]).cumsum(dim=0)
+        for j, n in enumerate(sizes):
+            times = torch.bincount(drawn[:n], minlength=count).float()
+            asked = torch.nonzero(times)[:, 0]
+            if len(asked) < count // 2:  # then it pays to take out their rows and columns
+                both = weights[asked][:, asked] @ (times[asked, None] * ones[asked])
+            else:
+                asked = torch.arange(count)
+                both = weights @ (times[:, None] * ones)
+            output = (both[:, :-1] / both[:, -1:]).double()
+            total = (output * times[asked, None]).sum(dim=0)
+            gap = (output - g[asked]).square().sum(dim=1) @ times[asked].double()
+            at = n - 1
+            square[0, :, replicate, j] = causal[n], float((total / n).square().sum())
+            first_order[0, :, replicate, j] = [
+                float(((first[at] + part[at]) / n).square().sum()) for part in (outer, inner)
+            ]
+            map_square[0, replicate, j] = float(gap / n)
+            position[0, replicate, j] = float(gaps[n // 2 : n].mean())
+    data = CausalErrors.new(
+        item=[head], curve=[WITH, WITHOUT], replicate=range(replicates), size=sizes
+    )
+    data.square, data.first, data.map_square, data.position = (
+        square,
+        first_order,
+        map_square,
+        position,
+    )
+    at_sizes = np.asarray(sizes)
+    factors = 2 - harmonic[at_sizes - 1] / at_sizes, np.ones(len(sizes))
+    data.expected = [[(g_part + factor * psi_part) / at_sizes for factor in factors]]
+    return data
+
+
+def controlled_means(values: Array, control: Array, expected: Array) -> Array:
+    """Means over replicates, [head, size], with the help of a control of known expectation.
+
+    ``values`` and ``control`` have axes [head, replicate, size], ``expected`` [head, size]. The
+    factor of the control is that of least squares over all heads, each in units of its expectation.
+    A mean that the control would push to 0 or below is left alone.
+    """
+    unit = expected[:, None]
+    centred = (control - control.mean(axis=1, keepdims=True)) / unit
+    spread = np.sum(centred**2, axis=(0, 1))
+    factor = np.sum(centred * values / unit, axis=(0, 1)) / np.where(spread > 0, spread, 1.0)
+    means = values.mean(axis=1)
+    corrected = means - factor * (control.mean(axis=1) - expected)
+    return np.asarray(np.where(corrected > 0, corrected, means))
+
+
+def exponential(values: Array) -> Array:
+    """Exponentials of means and of the ends of their intervals; NaN for an end beyond numbers."""
+    with np.errstate(over="ignore"):
+        result = np.exp(values)
+    return np.where(np.isinf(result), np.nan, result)
+
+
+def summarise_causal(
+    units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
+) -> Causal:
+    """Rates and constants with and without the mask; heads are the units of intervals."""
+    raw = CausalErrors(joined(cells, "item"))
+    sizes, expected = raw.dataset["size"].values, raw.expected.values  # [item, curve, size]
+    square, control = raw.square.values, raw.first.values
+    means = [controlled_means(square[:, c], control[:, c], expected[:, c]) for c in (0, 1)]
+    logs, first = 0.5 * np.log(np.stack(means, axis=1)), 0.5 * np.log(expected)
+    ratios, limits = logs[:, 0] - logs[:, 1], first[:, 0] - first[:, 1]
+    # without a mask, mean over i keys for i from n/2 to n: between sizes a power of i
+    dense = raw.map_square.values.mean(axis=1)
+    powers = np.diff(np.log(dense), axis=1) / np.diff(np.log(sizes))
+    among = np.empty_like(powers)
+    for j, n in enumerate(sizes[1:].tolist()):
+        shares = np.arange(n // 2 + 1, n + 1) / n
+        for i, power in enumerate(powers[:, j].tolist()):
+            among[i, j] = np.mean(shares**power) * dense[i, j + 1]
+    places = 0.5 * np.log(raw.position.values.mean(axis=1)[:, 1:] / among)
+
+    data = Causal.like(raw, "item", "curve", "size")
+    late = sizes >= sizes[-1] / 2**OCTAVES
+    slopes = -_slopes(np.log(sizes), logs)
+    late_slopes = -_slopes(np.log(sizes[late]), logs[:, :, late])
+    data.difference = mean_bounds(slopes[:, 0] - slopes[:, 1])
+    data.late_difference = mean_bounds(late_slopes[:, 0] - late_slopes[:, 1])
+    unit = 0.5 * np.log(sizes) + first[:, 1]  # the constant without mask, to first order
+    data.error = exponential(mean_bounds(logs - unit[:, None]))
+    data.ratio = exponential(mean_bounds(ratios))
+    data.first_ratio = np.exp(limits.mean(axis=0))
+    position = exponential(mean_bounds(places))
+    data.position = np.concatenate([np.full((1, 3), np.nan), position])
+    data.position_ratio = exponential(mean_bounds(places.mean(axis=1)))
+    data.against_first = exponential(mean_bounds(ratios[:, -1] - limits[:, -1]))
+    data.exponent = late_slopes
+    data.head_ratio, data.head_first_ratio = np.exp(ratios[:, -1]), np.exp(limits[:, -1])
+    data.layer, data.head_number = raw.layer, raw.head_number
+    return data
+
+
+def _slopes(x: Array, y: Array) -> Array:
+    """Least-squares slopes of y against x, which is its last axis."""
+    centred = x - x.mean()
+    return np.asarray(y @ centred / (centred @ centred))
+
+
+# -- accuracy
+
+#: Families of texts that the linear classifier tells apart: packages of the standard library, and
+#: the language reference (demo:docs).
+CLASSES = ("asyncio", "email", "importlib", "multiprocessing", "unittest", "xml", "docs")
+#: Texts at most of a class, and texts of a unit.
+PER_CLASS, TOGETHER = 16, 5
+#: Ridge of the classifier, for embeddings of length 1.
+RIDGE = 1.0
+#: Sizes up to the last one over this are fitted; the last one is predicted.
+BEYOND = 4
+RESAMPLES = 2000
+TOKEN, NEIGHBOUR, CLASS = "next token", "nearest text", "class"
+TASKS = (TOKEN, NEIGHBOUR, CLASS)
+#: Exponents of the laws that predict the loss at the last size, by name.
+RULES = ("fitted", "1/2", "1", "no change")
+
+
+@dataclass(frozen=True)
+class DownstreamPlan:
+    """How much is measured.
+
+    Attributes
+    ----------
+    passages, context, queries, token_sizes, token_draws
+        Decoder: passages, their tokens, of which the last ones ask; numbers of keys; samples of
+        each.
+    texts, text_context, text_sizes, text_draws
+        Encoder: texts that ask, tokens of a text, numbers of keys, samples of each.
+    token_first, text_first
+        Smaller sizes are shown, not fitted: there the loss is near its ceiling.
+    """
+
+    passages: int
+    context: int
+    queries: int
+    token_sizes: tuple[int, ...]
+    token_first: int
+    token_draws: int
+    texts: int
+    text_context: int
+    text_sizes: tuple[int, ...]
+    text_first: int
+    text_draws: int
+
+
+#: The authors' sizes: 64 to 4,096, 20 of them.
+AUTHORS = tuple(int(n) for n in np.geomspace(64, 4096, 20).round())
+DOWNSTREAM: dict[Scale, DownstreamPlan] = {
+    "quick": DownstreamPlan(
+        passages=11,
+        context=256,
+        queries=48,
+        token_sizes=(16, 64, 192, 512, 2048),
+        token_first=64,
+        token_draws=1,
+        texts=40,
+        text_context=128,
+        text_sizes=(8, 32, 96, 256, 1024),
+        text_first=32,
+        text_draws=2,
+    ),
+    "standard": DownstreamPlan(
+        passages=32,
+        context=384,
+        queries=64,
+        token_sizes=(16, 64, 128, 256, 512, 2048),
+        token_first=64,
+        token_draws=1,
+        texts=100,
+        text_context=128,
+        text_sizes=(8, 32, 64, 128, 256, 1024),
+        text_first=32,
+        text_draws=4,
+    ),
+    "paper": DownstreamPlan(
+        passages=48,
+        context=4096,
+        queries=128,
+        token_sizes=AUTHORS,
+        token_first=64,
+        token_draws=20,
+        texts=100,
+        text_context=128,
+        text_sizes=AUTHORS,
+        text_first=64,
+        text_draws=20,
+    ),
+}
+
+
+def tokens_units(settings: PaperSettings) -> list[Unit]:
+    """One unit per passage of the decoder."""
+    return [{"passage": i} for i in range(DOWNSTREAM[settings.scale].passages)]
+
+
+def texts_units(settings: PaperSettings) -> list[Unit]:
+    """One unit per five texts of the encoder."""
+    return [{"first": i} for i in range(0, DOWNSTREAM[settings.scale].texts, TOGETHER)]
+
+
+def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
+    """Next tokens of a decoder on one passage, against the dense model's and the text's."""
+    from esscher.engine.reading import PassageReader
+    from esscher.engine.text.packing import first_passages
+
+    plan, number = DOWNSTREAM[settings.scale], unit["passage"]
+    loaded = loaded_model(settings.decoder)
+    context = min(plan.context, loaded.max_positions)
+    passage = first_passages(loaded, settings.text, plan.passages, context)[number]
+    reader = PassageReader(loaded, passage, context - plan.queries)
+    certain = passage.is_delimiter.copy()
+    certain[0] = True
+    certain[reader.prefix :] = True
+    truth = reader.next_tokens
+    dense = _end(reader, None).argmax(dim=-1)
+    data = Answers.new(
+        task=[TOKEN], item=[number], draw=range(plan.token_draws), size=plan.token_sizes
+    )
+    loss, accuracy = np.empty((2, 1, 1, plan.token_draws, len(plan.token_sizes)))
+    for draw in range(plan.token_draws):
+        for j, n in enumerate(plan.token_sizes):
+            drawn = SampledKeys(certain, settings.seed, "downstream tokens", number, draw, n)
+            answers = _end(reader, drawn).argmax(dim=-1)
+            loss[0, 0, draw, j] = float((answers != dense).double().mean())
+            accuracy[0, 0, draw, j] = float((answers == truth).double().mean())
+    data.loss, data.accuracy = loss, accuracy
+    data.dense_accuracy, data.answers = [[float((dense == truth).double().mean())]], [[len(truth)]]
+    return data
+
+
+def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
+    """Nearest texts and classes of some texts' embeddings, against those of dense ones."""
+    plan = DOWNSTREAM[settings.scale]
+    texts = labelled_texts(settings.encoder, plan.text_context)
+    # texts that ask are spread over the classes
+    asking = np.linspace(0, len(texts.labels) - 1, min(plan.texts, len(texts.labels)))
+    numbers = asking.round().astype(int)[unit["first"] : unit["first"] + TOGETHER].tolist()
+    data = Answers.new(
+        task=[NEIGHBOUR, CLASS], item=numbers, draw=range(plan.text_draws), size=plan.text_sizes
+    )
+    loss, accuracy = np.empty((2, 2, len(numbers), plan.text_draws, len(plan.text_sizes)))
+    dense = np.empty((2, len(numbers)))
+    for i, number in enumerate(numbers):
+        reader, label = texts.readers[number], texts.labels[number]
+        neighbour, named = texts.answers(number, texts.embeddings[number])
+        dense[:, i] = texts.labels[neighbour] == label, named == label
+        certain = reader.passage.is_delimiter.copy()
+        certain[0] = True
+        for draw in range(plan.text_draws):
+            for j, n in enumerate(plan.text_sizes):
+                drawn = SampledKeys(certain, settings.seed, "downstream texts", number, draw, n)
+                near, name = texts.answers(number, _unit(_end(reader, drawn).double().numpy()))
+                loss[:, i, draw, j] = near != neighbour, name != named
+                accuracy[:, i, draw, j] = texts.labels[near] == label, name == label
+    data.loss, data.accuracy, data.dense_accuracy = loss, accuracy, dense
+    data.answers = np.ones(dense.shape, int)
+    return data
+
+
+class SampledKeys:
+    """Attention to keys that are kept for certain and n draws of the others, new in every layer.
+
+    Draws are a function of (seed, purpose, text, draw, layer), and those of n the first n of them.
+    """
+
+    def __init__(self, certain: Any, seed: int, purpose: str, text: int, draw: int, n: int) -> None:
+        self._certain, self._others = certain, np.flatnonzero(~certain)
+        self._key, self._n = (seed, purpose, text, draw), n
+
+    def __call__(self, inputs: Any) -> Tensor:
+        """Output of a layer."""
+        import torch
+
+        from esscher.studies.deep.sampling import sampled_attention
+
+        seed, purpose, text, draw = self._key
+        stream = random_stream(seed, purpose, text, draw, inputs.layer)
+        drawn = self._others[stream.integers(len(self._others), size=self._n)]
+        times = torch.from_numpy(np.bincount(drawn, minlength=len(self._certain)))
+        return sampled_attention(inputs, torch.from_numpy(self._certain), times)
+
+
+def _end(reader: PassageReader, attention: SampledKeys | None) -> Tensor:
+    """What the model says at its end, with sampled attention or its own."""
+    import torch
+
+    from esscher.engine.models.capture import attention_override
+
+    with torch.no_grad():
+        if attention is None:
+            return reader.end()
+        with attention_override(reader.loaded, attention):
+            return reader.end()
+
+
+def _unit(vector: Array) -> Array:
+    return np.asarray(vector / np.linalg.norm(vector))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledTexts:
+    """Texts with their classes, dense embeddings of length 1, and a classifier for each half.
+
+    Texts with even numbers are classified by what was fitted to the odd ones, and vice versa.
+    """
+
+    readers: tuple[PassageReader, ...]
+    labels: tuple[int, ...]
+    embeddings: Array
+    classifiers: tuple[tuple[Array, Array], ...]
+
+    def answers(self, i: int, embedding: Array) -> tuple[int, int]:
+        """Return the nearest of the other texts, by dense embeddings, and the class."""
+        cosines = self.embeddings @ embedding
+        cosines[i] = -np.inf
+        weights, offset = self.classifiers[i % 2]
+        return int(cosines.argmax()), int((embedding @ weights + offset).argmax())
+
+
+@lru_cache(maxsize=1)
+def labelled_texts(model: str, context: int) -> LabelledTexts:
+    """Read the second passage of some files of the standard library, and of topics of its docs.
+
+    A file gives one text, so that training and test share none; its first passage often names the
+    package.
+    """
+    from esscher.engine.reading import PassageReader
+    from esscher.engine.text.documents import Document, language_reference, standard_library
+    from esscher.engine.text.packing import passages
+
+    loaded = loaded_model(model)
+    families: dict[str, list[tuple[str, str]]] = {name: [] for name in CLASSES}
+    for name, text in standard_library():
+        package = name.split("/")[1]
+        if package in families:
+            families[package].append((name, text))
+    families["docs"] = list(language_reference())
+    readers, labels = [], []
+    for label, family in enumerate(CLASSES):
+        taken = 0
+        for name, text in families[family]:
+            stream = passages(
+                loaded, [Document(name, text[:65_536])], context=context, keep_short=False
+            )
+            pieces = list(islice(stream, 2))
+            if len(pieces) == 2 and taken < PER_CLASS:
+                readers.append(PassageReader(loaded, pieces[1], 0))
+                labels.append(label)
+                taken += 1
+    embeddings = np.array([_unit(_end(reader, None).double().numpy()) for reader in readers])
+    classifiers = []
+    targets = np.eye(len(CLASSES))[labels]
+    for half in (1, 0):  # of the texts that it is fitted to
+        x, y = embeddings[half::2], targets[half::2]
+        centre, mean = x.mean(axis=0), y.mean(axis=0)
+        gram = (x - centre).T @ (x - centre) + RIDGE * np.eye(x.shape[1])
+        weights = np.linalg.solve(gram, (x - centre).T @ (y - mean))
+        classifiers.append((weights, mean - centre @ weights))
+    return LabelledTexts(tuple(readers), tuple(labels), embeddings, tuple(classifiers))
+
+
+def extrapolate(
+    losses: Array, sizes: Array, fitted: Array, least: float, seed: int, index: int = 0
+) -> tuple[Array, float, Array]:
+    """Fit ``loss ~ C n^-b`` to some sizes, and compare it with the last one.
+
+    Least squares of the logarithm of the mean loss, weighted by the inverse of its variance; texts
+    are resampled, and intervals are Student's with the spread of the resamples.
+
+    Parameters
+    ----------
+    losses
+        Axes [text, size].
+    sizes, fitted
+        Numbers of keys, and which of them are fitted (bool).
+    least
+        Stands for a mean loss of 0: half of one answer.
+    seed, index
+        Of the resampling.
+
+    Returns
+    -------
+    The exponent with its interval, [bound]; the constant C; and the loss at the last size,
+    predicted over measured, [rule, bound]: with the fitted exponent, with 1/2, 1 and 0.
+    """
+    count = len(losses)
+    stream = random_stream(seed, "downstream resamples", index)
+    picks = stream.multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+    logs = np.log(np.maximum(np.vstack([losses.mean(axis=0), picks @ losses]), least))
+    x = np.log(sizes[fitted])
+    weights = 1 / np.maximum(logs[1:, fitted].var(axis=0), 1e-6)
+    weights /= weights.sum()
+    centred = x - weights @ x
+    slope = logs[:, fitted] @ (weights * centred) / (weights @ centred**2)
+    level = logs[:, fitted] @ weights
+    far = np.log(sizes[-1]) - weights @ x
+    quantile = float(scipy.special.stdtrit(max(count - 1, 1), (1 + LEVEL) / 2))
+    quantile *= math.sqrt(count / max(count - 1, 1))
+
+    def interval(values: Array) -> Array:
+        half = quantile * float(values[1:].std())
+        return np.asarray(values[0] + np.array([0.0, -half, half]))
+
+    powers: tuple[Any, ...] = (slope, -0.5, -1.0, 0.0)
+    predicted = [interval(level + power * far - logs[:, -1]) for power in powers]
+    constant = float(np.exp(level[0] - slope[0] * (weights @ x)))
+    return interval(-slope), constant, exponential(np.array(predicted))
+
+
+def summarise_answers(
+    units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
+) -> Losses:
+    """Losses and accuracies with intervals over texts, and power laws that are extrapolated."""
+    raw, plan = Answers(joined(cells, "item")), DOWNSTREAM[settings.scale]
+    sizes, tasks = raw.dataset["size"].values, raw.dataset["task"].values.tolist()
+    first = plan.token_first if TOKEN in tasks else plan.text_first
+    fitted = (sizes >= first) & (sizes <= sizes[-1] / BEYOND)
+    data = Losses.new(task=tasks, size=sizes, rule=RULES)
+    losses, accuracies = (array.mean("draw").values for array in (raw.loss, raw.accuracy))
+    dense, answers = raw.dense_accuracy.values, raw.answers.values
+    laws = []
+    for i, task in enumerate(tasks):
+        least = 0.5 / (float(answers[i].sum()) * raw.dataset.sizes["draw"])
+        laws.append(extrapolate(losses[i], sizes, fitted, least, settings.seed, TASKS.index(task)))
+    data.exponent, data.constant, data.predicted = (list(part) for part in zip(*laws, strict=True))
+    data.loss = [mean_bounds(part, 0.0, 1.0) for part in losses]
+    data.accuracy = [mean_bounds(part, 0.0, 1.0) for part in accuracies]
+    # what changes from the last size to the first, text by text
+    data.change = [mean_bounds(part[:, 0] - part[:, -1]) for part in losses]
+    data.drop = [mean_bounds(dense[i] - part[:, 0]) for i, part in enumerate(accuracies)]
+    data.dense_accuracy, data.fitted = dense.mean(axis=1), fitted
+    data.texts = dense.shape[1]
+    return data
+
+
+# -- what the other studies say
+
+PATTERNS = ("topk", "window", "bigbird")
+
+
+def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
+    """Layers in the same places of a model that has ``count`` of them instead of ``of``."""
+    return tuple(sorted({layer * count // of for layer in layers}))
+
+
+def sparse_units(settings: PaperSettings) -> list[Unit]:
+    """Return one unit: a few layers of the decoder."""
+    context, passages, layers, queries = {
+        "quick": (512, 6, [2, 12, 22], 24),
+        "standard": (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
+        "paper": (3_000, 24, list(range(30)), 64),
+    }[settings.scale]
+    return [{"context": context, "passages": passages, "layers": layers, "queries": queries}]
+
+
+def measure_sparse(unit: Unit, settings: PaperSettings) -> Patterns:
+    """Exponents of sparse patterns beside that of a random choice of as many keys."""
+    from esscher.studies.sparse import sparse
+
+    loaded = loaded_model(settings.decoder)
+    result = sparse(
+        loaded,
+        settings.text,
+        context=unit["context"],
+        passages=unit["passages"],
+        layers=_there(unit["layers"], 30, loaded.record.layers),
+        patterns=PATTERNS,
+        query_count=unit["queries"],
+        seed=settings.seed,
+        progress=False,
+    )
+    data = result.data.sel(metric="map", drop=True)
+    last = data["error"].isel(budget=-1, drop=True).sel(bound="value", drop=True)
+    names = ["exponent", "difference", "ratio"]
+    return Patterns(data[names].assign(last_error=last).drop_attrs())
+
+
+def depth_units(settings: PaperSettings) -> list[Unit]:
+    """Return one unit: passages through the whole decoder."""
+    context, passages, draws = {
+        "quick": (192, 8, 1),
+        "standard": (384, 12, 1),
+        "paper": (2_048, 32, 4),
+    }[settings.scale]
+    return [{"context": context, "passages": passages, "draws": draws}]
+
+
+def measure_depth(unit: Unit, settings: PaperSettings) -> Depth:
+    """Errors by layer of a decoder whose layers attend to n keys only."""
+    from esscher.studies.deep import deep
+
+    result = deep(
+        loaded_model(settings.decoder),
+        settings.text,
+        context=unit["context"],
+        passages=unit["passages"],
+        draws=unit["draws"],
+        keys="independent",
+        terciles="none",
+        seed=settings.seed,
+        progress=False,
+    )
+    return Depth(result.data[["error", "growth", "exponent"]].isel(curve=0, drop=True).drop_attrs())
+
+
+def tails_units(settings: PaperSettings) -> list[Unit]:
+    """Return one unit: verdicts need heads of all layers, over which halves of the text agree."""
+    tokens, layers = {
+        "quick": (4_096, [0, 3]),
+        "standard": (16_384, list(range(6))),
+        "paper": (65_536, list(range(6))),
+    }[settings.scale]
+    return [{"tokens": tokens, "layers": layers}]
+
+
+def measure_tails(unit: Unit, settings: PaperSettings) -> Tails:
+    """The worst direction of every head's keys: its sub-Gaussian parameter and type of tail."""
+    from esscher.studies.tails import tails
+
+    loaded = loaded_model(settings.encoder)
+    result = tails(
+        loaded,
+        settings.text,
+        tokens=unit["tokens"],
+        context=128,
+        layers=_there(unit["layers"], 6, loaded.record.layers),
+        seed=settings.seed,
+        progress=False,
+    )
+    keys = result.data[["proxy", "verdict"]].sel(subset="text", part="both", drop=True)
+    data = Tails(keys[["proxy"]].drop_attrs())
+    verdicts = keys["verdict"].values
+    data.verdict = np.reshape([kind_of(verdict) for verdict in verdicts.flat], verdicts.shape)
+    return data
+
+
+def domains_units(settings: PaperSettings) -> list[Unit]:
+    """Return one unit: the text against program text."""
+    layers, tokens, blocks = {
+        "quick": ([1, 4], 500, 6),
+        "standard": (list(range(6)), 2_000, 8),
+        "paper": (list(range(6)), 4_000, 12),
+    }[settings.scale]
+    return [{"layers": layers, "tokens": tokens, "blocks": blocks}]
+
+
+def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
+    """Tokens that each head needs for 10% error, on two corpora."""
+    from esscher.studies.domains import domains
+
+    other = "demo:code" if settings.text != "demo:code" else "demo:docs"
+    loaded = loaded_model(settings.encoder)
+    result = domains(
+        loaded,
+        {"text": settings.text, "other": other},
+        blocks=unit["blocks"],
+        block_tokens=unit["tokens"],
+        layers=_there(unit["layers"], 6, loaded.record.layers),
+        seed=settings.seed,
+        progress=False,
+    )
+    data = result.data.sel(statistic="tokens", drop=True)
+    names = ["p", "adjusted_p", "share", "verdict"]
+    effect = data["effect"].isel(pair=0, drop=True)
+    return Domains(data[names].assign(effect=effect).drop_attrs())
+
+
+def _alone(kind: Any) -> Any:
+    """The summary of a measurement of one unit."""
+    return lambda units, cells, settings: kind(cells[0])
+
+
+MEASUREMENTS = {
+    "causal": Measurement(causal_units, measure_causal, summarise_causal),
+    "tokens": Measurement(tokens_units, measure_tokens, summarise_answers),
+    "texts": Measurement(texts_units, measure_texts, summarise_answers),
+    "sparse": Measurement(sparse_units, measure_sparse, _alone(Patterns)),
+    "depth": Measurement(depth_units, measure_depth, _alone(Depth)),
+    "tails": Measurement(tails_units, measure_tails, _alone(Tails)),
+    "domains": Measurement(domains_units, measure_domains, _alone(Domains)),
+}
