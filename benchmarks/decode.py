@@ -71,7 +71,7 @@ def dense_cache(loaded: Any) -> Any:
 def filled(
     plan: Any, loaded: Any, batch: int, length: int, bits: Bits | None
 ) -> tuple[Any, ReducedCache]:
-    """Both caches after a prompt of that length, with random contents, in the plan's bits or others."""
+    """Both caches after a prompt of that length, with random contents."""
     dense, reduced = dense_cache(loaded), ReducedCache(loaded)
     shape = (batch, loaded.shape.key_heads, length, loaded.shape.head_dim)
     generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
@@ -248,7 +248,8 @@ with torch.no_grad():
     for start in range(0, length, length if kind != "dense" else 1024):
         piece = ids[:, start : start + (length if kind != "dense" else 1024)]
         loaded.model(input_ids=piece, past_key_values=cache, logits_to_keep=1)
-said = cache.nbytes if kind != "dense" else sum(x.keys.nbytes + x.values.nbytes for x in cache.layers)
+said = sum(x.nbytes for layer in cache.layers for x in (layer.keys, layer.values)) if (
+    kind == "dense") else cache.nbytes
 before = held()
 del cache
 print(said, before - held())
