@@ -387,13 +387,6 @@ class ObservedPrompt:
         """Bytes of keys and values."""
         return sum(_bytes_of(layer) for layer in self.cache.layers)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values, and of what queries get from them."""
-        heads = [head for layer in self._targets.values() for head in layer]
-        targets = sum(x.nbytes for head in heads for x in (head.query, head.output))
-        return self.dense_nbytes + targets
-
     def fit(self, layer: int, kept: Sequence[Kept]) -> list[Kept]:
         """Fit what the key heads of a layer keep to what queries get from all tokens."""
         source = self.cache.layers[layer]
