@@ -184,6 +184,23 @@ def test_copies_of_a_model_know_the_cache_too():
     same(logits_of(generated(copied, batch, past_key_values=again)), expected)
 
 
+@pytest.mark.parametrize("selection", ["sample", "fitted"])
+def test_eight_bits_are_as_close_to_dense_as_sixteen(selection):
+    loaded, kl = model(), {}
+    for bits in (None, (8, 8)):
+        budgets = budgets_for(loaded, 0.4, selection=selection, bits=bits)
+        for text in prompts([120] * 6):
+            cache = planned_cache(loaded, budgets)
+            read(loaded, cache, text[None, :100])
+            dense, reduced = (
+                torch.log_softmax(x[0, -20:].double(), -1)
+                for x in (read(loaded, None, text[None]), read(loaded, cache, text[None, 100:]))
+            )
+            each = (dense.exp() * (dense - reduced)).sum(-1).mean()
+            kl[bits] = kl.get(bits, 0.0) + float(each)
+    assert 0 < kl[8, 8] < 1.05 * kl[None]
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_generated_tokens_get_fewer_bits_when_they_leave_the_window(name):
     """In batches too; what is told apart from full precision is rounding."""
