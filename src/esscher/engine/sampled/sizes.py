@@ -20,7 +20,7 @@ SHARE = 0.25
 FEWEST_KEYS = 40
 
 
-def usual_mode(model: Outline) -> Mode:
+def default_mode(model: Outline) -> Mode:
     """Mode that suits a model: a decoder's keys mean little without their positions."""
     return "context" if model.causal else "pooled"
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from esscher.math.statistics.fit import Rate, TokensNeeded, fit_rate
 from esscher.math.statistics.intervals import (
     LEVEL,
-    LocalSlopes,
     Resamples,
     class_counts,
     class_words,
@@ -38,7 +37,6 @@ __all__ = [
     "LEVEL",
     "AgainstPrediction",
     "LawFit",
-    "LocalSlopes",
     "Rate",
     "Resamples",
     "Selection",

@@ -436,12 +436,3 @@ def resampling_counts(members: int, resamples: int, rng: np.random.Generator) ->
         How often each was drawn, axes [resample, member]; rows add up to ``members``.
     """
     return rng.multinomial(members, np.full(members, 1 / members), size=resamples)
-
-
-class LocalSlopes(Record, frozen=True, kw_only=True):
-    """Exponents between neighbouring sizes, at their geometric mean ``n``, with intervals."""
-
-    n: tuple[float, ...]
-    exponent: tuple[float, ...]
-    lower: Numbers
-    upper: Numbers
