@@ -12,9 +12,9 @@ from esscher import fit_rate
 from esscher.core.streams import random_stream
 from esscher.math.laws import Cube, Sphere
 from esscher.studies.paper import heads, models
-from esscher.studies.paper.claims import growth_law, judge_windows
+from esscher.studies.paper.claims import growth_law
 from esscher.studies.paper.models import causal_errors, controlled_means, extrapolate
-from esscher.studies.paper.study import Growth, PaperData
+from esscher.studies.paper.study import Growth
 from esscher.studies.paper.synthetic import (
     SUPPORT_LAWS,
     influences,
@@ -137,9 +137,8 @@ def test_heads_are_those_of_a_probe(tiny):
     rows = probe(tiny.encoder, tiny.text, layers=[0], heads=[0, 1], seed=3, **SMALL).table()
     data = heads.measure_heads({"part": 0} | SMALL, tiny)
     first = data.dataset.isel(layer=0, head=slice(2))
-    names = {"horizon": "H", "psi": "psi", "psi_one_sided": "psi_one_sided"}
-    for mine, name in (names | {"horizon_unscaled": "H_unscaled"}).items():
-        assert first[mine].values.tolist() == pytest.approx(rows[name].tolist())
+    for name in ("psi", "psi_one_sided"):
+        assert first[name].values.tolist() == pytest.approx(rows[name].tolist())
     for metric in heads.METRICS:
         ends = rows[[f"{metric}{end}" for end in ("", "_low", "_high")]]
         np.testing.assert_allclose(first["exponent"].sel(metric=metric), ends)
@@ -169,43 +168,6 @@ def test_units_do_not_depend_on_what_ran_before(tiny):
     )
     heads._cloud.cache_clear()
     assert heads.measure_alpha({"alpha": 0.5} | SMALL, tiny).dataset.identical(first.dataset)
-
-
-def test_windows_of_a_long_encoder(tmp_path, monkeypatch, tiny):
-    """As BigBird's experiment, 100 times smaller."""
-    save(tmp_path / "bird", "big_bird")
-    bird = msgspec.structs.replace(tiny, encoder=str(tmp_path / "bird"), scale="paper", long=True)
-    for name, value in (
-        ("LONG_CONTEXT", 64),
-        ("HALF_WIDTHS", (4, 16, 3)),
-        ("LONG_SIZES", (8, 32, 4)),
-        ("RANDOM_KEYS", 6),
-    ):
-        monkeypatch.setattr(heads, name, value)
-    assert heads.MEASUREMENTS["heads"].units(bird)[0]["sizes"][-1] == 32
-    units = [{"passage": passage, "queries": 40} for passage in range(3)]
-    cells = [heads.measure_windows(unit, bird).dataset for unit in units]
-    data = PaperData.new()
-    data.windows = heads.MEASUREMENTS["windows"].summary(units, cells, bird)
-    shape = heads.loaded_model(bird.encoder).shape
-    assert data.windows.error.shape == (3, shape.layers, shape.heads, 3)
-    assert data.windows.dataset["size"].values.tolist() == [15, 23, 39]
-    data.dataset.update(heads.measure_heads({"part": 0} | SMALL, bird).dataset)
-    check = judge_windows(data, bird)
-    assert not check.counts
-    assert "over 3 passages" in check.measured
-
-
-def test_a_window_over_everything_has_no_error(monkeypatch):
-    q, k, v = normal_cloud(61)
-    rng = random_stream(0, "test")
-    monkeypatch.setattr(heads, "RANDOM_KEYS", 61)
-    errors = heads.window_errors(q, k, v, (4, 16, 29), 30, rng)
-    assert errors.max() < 1e-20  # every key beside the window is drawn
-    monkeypatch.setattr(heads, "RANDOM_KEYS", 4)
-    means = heads.window_errors(q, k, v, (4, 16, 29), 300, rng).mean(axis=0)
-    assert (np.diff(means) < 0).all()
-    assert 0 < means[-1] < means[0] < 2
 
 
 def normal_cloud(count=200, seed=0):

@@ -336,17 +336,13 @@ def summarise_moments(
     """Constants by radius, and whether they grow as a power of it."""
     raw = SupportErrors(side_by_side(cells, "law", "replicate"))
     sizes = raw.dataset["size"].values
-    axes = ("law", "metric", "size", "replicate", "radius")
-    by_size = np.ascontiguousarray(raw.error.transpose(*axes).values)
-    first, last = by_size[:, :, 0], by_size[:, :, -1]
+    last = raw.error.values[..., -1]  # [law, metric, radius, replicate]
     data = Support.like(raw, "law", "metric", "radius")
-    at_radius = raw.error.values[..., -1]  # [law, metric, radius, replicate]
-    level = at_radius.mean(axis=-1) * sizes[-1] ** 0.5
-    half = 2 * at_radius.std(axis=-1, ddof=1) * (sizes[-1] / at_radius.shape[-1]) ** 0.5
+    level = last.mean(axis=-1) * sizes[-1] ** 0.5
+    half = 2 * last.std(axis=-1, ddof=1) * (sizes[-1] / last.shape[-1]) ** 0.5
     data.constant = np.stack([level, level - half, level + half], axis=-1)
-    data.slope = np.log(first.mean(axis=2) / last.mean(axis=2)) / np.log(sizes[-1] / sizes[0])
     radii = raw.dataset["radius"].values
-    set_growth(data.growth, radii, last, settings.seed)
+    set_growth(data.growth, radii, np.ascontiguousarray(last.swapaxes(-1, -2)), settings.seed)
     data.largest = sizes[-1]
     return data
 
