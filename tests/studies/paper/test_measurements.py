@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
@@ -17,7 +19,6 @@ from esscher.studies.paper.models import causal_errors, controlled_means, extrap
 from esscher.studies.paper.study import Growth
 from esscher.studies.paper.synthetic import (
     SUPPORT_LAWS,
-    influences,
     langevin,
     set_growth,
     simultaneous_band,
@@ -93,31 +94,32 @@ def test_growth_tells_powers_from_exponentials() -> None:
 
 
 def test_bands_hold_all_horizons_at_once() -> None:
-    """Exponents that share half of their noise: the band holds all seven, intervals do not."""
+    """Exponents that share half of their noise: the band holds all seven, one interval does not."""
     held, alone, studies = 0, 0, 200
+    x = np.log(SIZES) - np.log(SIZES).mean()
     for study in range(studies):
         rng = random_stream(study, "bands")
-        moved = 0.1 * (rng.standard_normal((24, 1)) + rng.standard_normal((24, 7)))
-        estimate = moved.mean(axis=0)  # the truth is 0
-        _, low, high = simultaneous_band(estimate, moved - estimate, study).T
-        held += bool(np.all((low <= 0) & (high >= 0)))
-        half = stats.t.ppf(0.975, 23) * moved.std(axis=0, ddof=1) / np.sqrt(24)
-        alone += bool(np.all(np.abs(estimate) <= half))
+        noise = rng.standard_normal((1, 24, 4)) + rng.standard_normal((7, 24, 4))
+        errors = SIZES**-0.5 * np.exp(0.1 * noise)
+        slopes = -(np.log(errors.mean(axis=1)) @ x) / (x @ x)
+        rates = [SimpleNamespace(exponent=b, sizes=SIZES, weights=[0.25] * 4) for b in slopes]
+        _, low, high = simultaneous_band(errors, SIZES, rates, study).T
+        held += bool(np.all((low <= 0.5) & (high >= 0.5)))
+        half = stats.t.ppf(0.975, 23) * 0.1 * 2**0.5 / (24 * (x @ x)) ** 0.5
+        alone += bool(np.all(np.abs(slopes - 0.5) <= half))
     low, high = stats.binom.ppf([0.001, 0.999], studies, 0.95)
     assert low <= held <= high
     assert alone < low
-    assert np.isnan(simultaneous_band(np.zeros(2), np.zeros((1, 2)), 0)[:, 1:]).all()
 
 
 def test_the_band_is_as_wide_as_the_intervals_of_the_fits_say() -> None:
     rng = random_stream(0, "joint")
     errors = SIZES ** -np.array([[[0.5]], [[0.3]]]) * np.exp(0.2 * rng.standard_normal((2, 16, 4)))
     rates = [fit_rate(replicates, SIZES) for replicates in errors]
-    exponents = np.array([rate.exponent for rate in rates])
-    band = simultaneous_band(exponents, influences(errors, SIZES, rates), 0)
-    for (_, low, high), rate in zip(band, rates, strict=True):
+    for (_, low, high), rate in zip(simultaneous_band(errors, SIZES, rates, 0), rates, strict=True):
         # two scales at once: wider than one interval, narrower than twice as wide
         assert 0.9 < (high - low) / (rate.interval[1] - rate.interval[0]) < 1.6
+    assert np.isnan(simultaneous_band(errors[:, :1], SIZES, rates, 0)[:, 1:]).all()
 
 
 # -- heads of an encoder

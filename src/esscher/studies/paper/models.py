@@ -586,9 +586,20 @@ def summarise_answers(
 PATTERNS = ("topk", "window", "bigbird")
 
 
-def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
-    """Layers in the same places of a model that has ``count`` of them instead of ``of``."""
-    return tuple(sorted({layer * count // of for layer in layers}))
+def _data_of(
+    study: Any, model: str, settings: PaperSettings, unit: Unit, text: Any = None, **options: Any
+) -> xr.Dataset:
+    """The data of a study with the options of a unit.
+
+    Layers are those in the same places as layers of the models that come with the program.
+    """
+    loaded, options = loaded_model(model), unit | options
+    if "layers" in unit:
+        count, of = loaded.record.layers, 30 if loaded.outline.causal else 6
+        options["layers"] = tuple(sorted({layer * count // of for layer in unit["layers"]}))
+    result = study(loaded, text or settings.text, seed=settings.seed, progress=False, **options)
+    data: xr.Dataset = result.data.drop_attrs()
+    return data
 
 
 def sparse_units(settings: PaperSettings) -> list[Unit]:
@@ -598,28 +609,15 @@ def sparse_units(settings: PaperSettings) -> list[Unit]:
         "standard": (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
         "paper": (3_000, 24, list(range(30)), 64),
     }[settings.scale]
-    return [{"context": context, "passages": passages, "layers": layers, "queries": queries}]
+    return [{"context": context, "passages": passages, "layers": layers, "query_count": queries}]
 
 
 def measure_sparse(unit: Unit, settings: PaperSettings) -> Patterns:
     """Exponents of sparse patterns beside that of a random choice of as many keys."""
     from esscher.studies.sparse import sparse
 
-    loaded = loaded_model(settings.decoder)
-    result = sparse(
-        loaded,
-        settings.text,
-        context=unit["context"],
-        passages=unit["passages"],
-        layers=_there(unit["layers"], 30, loaded.record.layers),
-        patterns=PATTERNS,
-        query_count=unit["queries"],
-        seed=settings.seed,
-        progress=False,
-    )
-    return Patterns(
-        result.data[["exponent", "difference"]].sel(metric="map", drop=True).drop_attrs()
-    )
+    data = _data_of(sparse, settings.decoder, settings, unit, patterns=PATTERNS)
+    return Patterns(data[["exponent", "difference"]].sel(metric="map", drop=True))
 
 
 def depth_units(settings: PaperSettings) -> list[Unit]:
@@ -636,18 +634,9 @@ def measure_depth(unit: Unit, settings: PaperSettings) -> Depth:
     """Errors by layer of a decoder whose layers attend to n keys only."""
     from esscher.studies.deep import deep
 
-    result = deep(
-        loaded_model(settings.decoder),
-        settings.text,
-        context=unit["context"],
-        passages=unit["passages"],
-        draws=unit["draws"],
-        keys="independent",
-        terciles="none",
-        seed=settings.seed,
-        progress=False,
-    )
-    return Depth(result.data[["error", "exponent"]].isel(curve=0, drop=True).drop_attrs())
+    ways = {"keys": "independent", "terciles": "none"}
+    data = _data_of(deep, settings.decoder, settings, unit, **ways)
+    return Depth(data[["error", "exponent"]].isel(curve=0, drop=True))
 
 
 def tails_units(settings: PaperSettings) -> list[Unit]:
@@ -657,26 +646,16 @@ def tails_units(settings: PaperSettings) -> list[Unit]:
         "standard": (16_384, list(range(6))),
         "paper": (65_536, list(range(6))),
     }[settings.scale]
-    return [{"tokens": tokens, "layers": layers}]
+    return [{"tokens": tokens, "layers": layers, "context": 128}]
 
 
 def measure_tails(unit: Unit, settings: PaperSettings) -> Tails:
     """The worst direction of every head's keys: its sub-Gaussian parameter and type of tail."""
     from esscher.studies.tails import tails
 
-    loaded = loaded_model(settings.encoder)
-    result = tails(
-        loaded,
-        settings.text,
-        tokens=unit["tokens"],
-        context=128,
-        layers=_there(unit["layers"], 6, loaded.record.layers),
-        seed=settings.seed,
-        progress=False,
-    )
-    keys = result.data[["proxy", "verdict"]].sel(subset="text", part="both", drop=True)
-    data = Tails(keys[["proxy"]].drop_attrs())
-    verdicts = keys["verdict"].values
+    keys = _data_of(tails, settings.encoder, settings, unit)[["proxy", "verdict"]]
+    data = Tails(keys.sel(subset="text", part="both", drop=True))
+    verdicts = data.verdict.values
     data.verdict = np.reshape([kind_of(verdict) for verdict in verdicts.flat], verdicts.shape)
     return data
 
@@ -688,7 +667,7 @@ def domains_units(settings: PaperSettings) -> list[Unit]:
         "standard": (list(range(6)), 2_000, 8),
         "paper": (list(range(6)), 4_000, 12),
     }[settings.scale]
-    return [{"layers": layers, "tokens": tokens, "blocks": blocks}]
+    return [{"layers": layers, "block_tokens": tokens, "blocks": blocks}]
 
 
 def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
@@ -696,18 +675,10 @@ def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
     from esscher.studies.domains import domains
 
     other = "demo:code" if settings.text != "demo:code" else "demo:docs"
-    loaded = loaded_model(settings.encoder)
-    result = domains(
-        loaded,
-        {"text": settings.text, "other": other},
-        blocks=unit["blocks"],
-        block_tokens=unit["tokens"],
-        layers=_there(unit["layers"], 6, loaded.record.layers),
-        seed=settings.seed,
-        progress=False,
-    )
-    data = result.data[["share", "verdict", "effect"]].sel(statistic="tokens", drop=True)
-    return Domains(data.isel(pair=0, drop=True).drop_attrs())
+    texts = {"text": settings.text, "other": other}
+    data = _data_of(domains, settings.encoder, settings, unit, texts)
+    data = data[["share", "verdict", "effect"]].sel(statistic="tokens", drop=True)
+    return Domains(data.isel(pair=0, drop=True))
 
 
 def _alone(kind: Any) -> Any:
