@@ -79,7 +79,8 @@ def main() -> None:
         if name.startswith(wanted):
             result = study(out=options.runs / name)
             path = RESULTS / f"{name}.csv"
-            result.table().to_csv(path, index=False, lineterminator="\n", float_format="%.6g")
+            table = result.table("layers" if name.startswith("manyheads") else None)
+            table.to_csv(path, index=False, lineterminator="\n", float_format="%.6g")
             print(path)
     for name, lines in scripts(options.data, options.runs).items():
         if name.startswith(wanted):

@@ -19,25 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 import esscher
 from esscher.core.streams import random_stream
 from esscher.math.statistics.intervals import rate_class
-from esscher.studies.probe.assemble import (
-    PREDICTED,
-    PREDICTED_SLOW,
-    predicted_exponents,
-    significant,
-    with_flags,
-)
-from esscher.studies.probe.result import ProbeHead
+from esscher.math.theory.cloud import EFFORT
+from esscher.studies.probe.combine import PREDICTED, PREDICTED_SLOW, significant
 
 RESULTS = Path(__file__).parent / "results" / "predictors.json"
 METRICS = {"mean": "mean", "cov": "covariance", "map": "map"}
@@ -48,15 +42,17 @@ FEW = 8.0
 #: Times that the samples of a head are resampled.
 RESAMPLES = 40
 #: What was a flag before, and what is one now, from one pass alone.
-FLAGS: dict[str, Callable[[ProbeHead, float], bool]] = {
-    "H > 1 (was: horizon)": lambda head, top: head.horizon > 1,
-    "burn-in above n_max (was: burn-in)": lambda head, top: head.log_burn_in > np.log(top),
-    "over 10% of queries frozen (was: frozen)": lambda head, top: head.frozen_share > 0.1,
-    "median query below 4 tokens (was: hardmax)": lambda head, top: head.ess["median"] < 4,
-    "over 30% in sinks (was: sinks)": lambda head, top: (
-        head.sink_share + head.delimiter_share > 0.3
+FLAGS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
+    "H > 1 (was: horizon)": lambda data: data["horizon"] > 1,
+    "burn-in above n_max (was: burn-in)": lambda data: (
+        data["log_burn_in"] > np.log(data["size"][-1])
     ),
-    "k-hat above 1/2 (was: slow tail)": lambda head, top: head.khat.k > 0.5,
+    "over 10% of queries frozen (was: frozen)": lambda data: data["frozen_share"] > 0.1,
+    "median query below 4 tokens (was: hardmax)": lambda data: data["ess"] < 4,
+    "over 30% in sinks (was: sinks)": lambda data: (
+        data["sink_share"] + data["delimiter_share"] > 0.3
+    ),
+    "k-hat above 1/2 (was: slow tail)": lambda data: data["khat"].sel(bound="value") > 0.5,
 }
 
 #: Rows of the table of noise.
@@ -77,19 +73,19 @@ CONSTANT = "always 1/2"
 #: Predictors of an exponent: column of the table of heads and name, by metric.
 PREDICTORS = {
     "mean": {
-        "predicted_mean": "predicted on the range",
+        "predicted_exponent_mean": "predicted on the range",
         "constant": CONSTANT,
-        "sharp": "Gaussian, conjectured",
+        "sharp_mean": "Gaussian, conjectured",
         "paper_reference": "published reference",
         "paper_bound": "published bound",
     },
     "cov": {
-        "predicted_cov": "predicted on the range",
+        "predicted_exponent_cov": "predicted on the range",
         "constant": CONSTANT,
-        "sharp": "Gaussian, conjectured",
+        "sharp_mean": "Gaussian, conjectured",
     },
     "map": {
-        "predicted_map": "predicted on the range",
+        "predicted_exponent_map": "predicted on the range",
         "constant": CONSTANT,
         "paper_reference": "published reference",
         "paper_bound": "published bound",
@@ -113,7 +109,7 @@ def predictor_table(heads: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for metric, predictors in PREDICTORS.items():
-        measured = heads[metric].to_numpy(dtype=float)
+        measured = heads[f"exponent_{metric}"].to_numpy(dtype=float)
         some: list[dict[str, Any]] = []
         for column, name in predictors.items():
             constant = column == "constant"
@@ -161,42 +157,33 @@ def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     return rows
 
 
-def worst_ratio(head: ProbeHead, metric: str) -> float:
-    """Largest distance, over the sizes, of the predicted from the measured curve."""
-    assert head.fit is not None
-    ratio = np.array(head.predicted_error[metric].error) / np.array(head.fit[metric].mean)
+def ratios(data: xr.Dataset, metric: str) -> np.ndarray:
+    """Predicted over measured errors of every head, [head, size]."""
+    here = data.sel(metric=metric)
+    ratio = here["predicted_error"] / here["error"].sel(bound="value")
+    return ratio.transpose("layer", "head", "size").values.reshape(-1, data.sizes["size"])
+
+
+def worst_ratios(data: xr.Dataset, metric: str) -> np.ndarray:
+    """Largest distance, over the sizes, of the predicted from the measured curve of every head."""
     with np.errstate(divide="ignore"):
-        return float(np.abs(np.log(ratio)).max())
+        return np.asarray(np.abs(np.log(ratios(data, metric))).max(axis=1))
 
 
-def curves(runs: dict[str, Any]) -> list[dict[str, Any]]:
+def curves(runs: dict[str, xr.Dataset]) -> list[dict[str, Any]]:
     """Distances of predicted curves: median head, and what 95% of the heads stay within."""
     rows = []
     for metric, words in METRICS.items():
-        found: dict[str, Any] = {"of": words}
-        everything: list[float] = []
-        for name, probe in runs.items():
-            off = [worst_ratio(head, metric) for head in probe.heads]
-            everything += off
-            found[name] = [float(np.expm1(np.quantile(off, q))) for q in (0.5, 0.95)]
-        found["all"] = [float(np.expm1(np.quantile(everything, q))) for q in (0.5, 0.95)]
-        rows.append(found)
+        off = {name: worst_ratios(data, metric) for name, data in runs.items()}
+        off["all"] = np.concatenate(list(off.values()))
+        rows.append(
+            {"of": words}
+            | {
+                name: [float(np.expm1(np.quantile(values, q))) for q in (0.5, 0.95)]
+                for name, values in off.items()
+            }
+        )
     return rows
-
-
-def samples(folder: Path) -> dict[tuple[int, int, str], np.ndarray]:
-    """Errors [sample, size] of every head of a run, by layer, head and metric."""
-    parts = [pd.read_parquet(file) for file in sorted((folder / "parts").glob("*.parquet"))]
-    for number, part in enumerate(parts):  # passages are replicates too
-        part["replicate"] += number * 10**6
-    table = pd.concat(parts, ignore_index=True)
-    table = table[table["metric"].isin(METRICS) & (table["unit"] != "layer")]
-    return {
-        (int(layer), int(unit), metric): one.pivot(
-            index="replicate", columns="n", values="error"
-        ).to_numpy()
-        for (layer, unit, metric), one in table.groupby(["layer", "unit", "metric"])
-    }
 
 
 def noise_of_curve(errors: np.ndarray, seed: int) -> np.ndarray:
@@ -207,27 +194,25 @@ def noise_of_curve(errors: np.ndarray, seed: int) -> np.ndarray:
     return np.asarray(np.abs(np.log(ratio)).max(axis=1))
 
 
-def noise(runs: dict[str, Any], folders: dict[str, Path]) -> list[dict[str, Any]]:
+def noise(runs: dict[str, xr.Dataset]) -> list[dict[str, Any]]:
     """What a perfect prediction would miss, and how large the misses are in standard errors.
 
     An exponent with standard error s misses its expectation by ``sqrt(2 / pi) s`` on average.
     """
-    drawn = {name: samples(folder) for name, folder in folders.items()}
     rows = []
     for metric, words in METRICS.items():
-        heads = {name: [_misses(head, metric) for head in p.heads] for name, p in runs.items()}
-        curve = {
-            name: [
-                noise_of_curve(drawn[name][head.layer, head.head, metric], seed)
-                for seed, head in enumerate(probe.heads)
-            ]
-            for name, probe in runs.items()
-        }
-        heads["all"] = list(chain.from_iterable(heads.values()))
+        heads = {name: _misses(data, metric) for name, data in runs.items()}
+        curve = {}
+        for name, data in runs.items():
+            errors = data["replicate_error"].sel(metric=metric)
+            errors = errors.transpose("layer", "head", "replicate", "size").values
+            each = errors.reshape(-1, *errors.shape[2:])
+            curve[name] = [noise_of_curve(one, seed) for seed, one in enumerate(each)]
+        heads["all"] = np.concatenate(list(heads.values()))
         curve["all"] = list(chain.from_iterable(curve.values()))
         found: dict[str, Any] = {"of": words}
         for name in heads:
-            measured, predicted, miss, *ratio = np.array(heads[name]).T
+            measured, predicted, miss, *ratio = heads[name].T
             found[name] = {
                 "perfect": float(np.sqrt(2 / np.pi) * measured.mean()),
                 "stated": float(np.sqrt(2 / np.pi) * np.hypot(measured, predicted).mean()),
@@ -243,75 +228,80 @@ def noise(runs: dict[str, Any], folders: dict[str, Path]) -> list[dict[str, Any]
     return rows
 
 
-def _misses(head: ProbeHead, metric: str) -> list[float]:
+def _misses(data: xr.Dataset, metric: str) -> np.ndarray:
     """Standard errors of the two exponents, their difference, and the ratios of the curves."""
-    assert head.fit is not None
-    predicted, fit = head.predicted_error[metric], head.fit[metric]
-    ratios = np.array(predicted.error) / np.array(fit.mean)
-    return [
-        float(fit.standard_error or np.nan),
-        float(predicted.exponent_error or np.nan),
-        float(head.predicted_exponent(metric)[0] or np.nan) - fit.exponent,
-        *ratios.tolist(),
+    here = data.sel(metric=metric)
+    values = here[["exponent", "predicted_exponent"]].sel(bound="value")
+    columns = [
+        here["standard_error"],
+        here["curve_exponent_error"],
+        values["predicted_exponent"] - values["exponent"],
     ]
+    first = np.stack([column.values.ravel() for column in columns], axis=1)
+    return np.concatenate([first, ratios(data, metric)], axis=1)
 
 
-def flags(runs: dict[str, Any]) -> list[dict[str, Any]]:
+def flags(runs: dict[str, xr.Dataset]) -> list[dict[str, Any]]:
     """Sensitivity and specificity of each flag against what was measured."""
     rows = []
+    slow = _slow(runs)
     for metric, words in METRICS.items():
         name = f"slow {words} (predicted)"
         if metric not in PREDICTED:
             name = f"predicted below {PREDICTED_SLOW} (was: {name})"
-        # by identity: heads of two runs may be equal
-        slow_ones = {
-            id(probe.heads[i])
-            for probe in runs.values()
-            for i in significant(
-                predicted_exponents(probe.heads, metric), PREDICTED_SLOW, below=True
-            )
+        raised = {name: {run: slow[run][metric] for run in runs}} | {
+            other: {run: flag(data).values.ravel() for run, data in runs.items()}
+            for other, flag in FLAGS.items()
         }
-        raised = {name: lambda head, top, slow=slow_ones: id(head) in slow}
-        for name, flag in {**raised, **FLAGS}.items():
-            each = {run: _hits(probe, metric, flag) for run, probe in runs.items()}
-            slow, fine = (np.sum([hits[i] for hits in each.values()], axis=0) for i in (0, 1))
+        for flag, by_run in raised.items():
+            each = {run: _hits(data, metric, by_run[run]) for run, data in runs.items()}
+            at_slow, fine = (np.sum([hits[i] for hits in each.values()], axis=0) for i in (0, 1))
             rows.append(
                 {
                     "of": words,
-                    "flag": name,
-                    "raised at slow heads": slow.tolist(),
+                    "flag": flag,
+                    "raised at slow heads": at_slow.tolist(),
                     "not raised at heads at 1/2": fine.tolist(),
                     "by run": each,
                 }
             )
-    hits_off, hits_fine = [0, 0], [0, 0]
-    for probe in runs.values():
-        for head in probe.heads:
-            off = bool(worst_ratio(head, "mean") > np.log1p(OFF))
-            into = hits_off if off else hits_fine
-            into[0] += int((head.ess["median"] < FEW) == off)
-            into[1] += 1
+    few = np.concatenate([data["ess"].values.ravel() < FEW for data in runs.values()])
+    off = np.concatenate([worst_ratios(data, "mean") > np.log1p(OFF) for data in runs.values()])
     rows.append(
         {
             "of": f"mean, predicted curve off by more than {OFF:.0%}",
             "flag": f"median query below {FEW:.0f} tokens",
-            "raised at slow heads": hits_off,
-            "not raised at heads at 1/2": hits_fine,
+            "raised at slow heads": [int((few & off).sum()), int(off.sum())],
+            "not raised at heads at 1/2": [int((~few & ~off).sum()), int((~off).sum())],
         }
     )
     return rows
 
 
-def _hits(probe: Any, metric: str, flag: Callable[[ProbeHead, float], bool]) -> list[list[int]]:
+def _slow(runs: dict[str, xr.Dataset]) -> dict[str, dict[str, np.ndarray]]:
+    """By run and metric, which heads are predicted to be slow; all heads of a run are tested."""
+    return {
+        name: {
+            metric: significant(
+                here["curve_exponent"].values.ravel() - PREDICTED_SLOW,
+                here["curve_exponent_error"].values.ravel(),
+                EFFORT.groups - 1.0,
+                below=True,
+            )
+            for metric, here in ((metric, data.sel(metric=metric)) for metric in METRICS)
+        }
+        for name, data in runs.items()
+    }
+
+
+def _hits(data: xr.Dataset, metric: str, raised: np.ndarray) -> list[list[int]]:
     """How often a flag is raised at slow heads, and not raised at those at 1/2, of how many."""
-    slow, fine = [0, 0], [0, 0]
-    for head in probe.heads:
-        raised, kind = flag(head, probe.sizes[-1]), rate_class(head.fit[metric].interval)
-        for counts, wanted, right in ((slow, "below", raised), (fine, "at 1/2", not raised)):
-            if kind == wanted:
-                counts[0] += int(right)
-                counts[1] += 1
-    return [slow, fine]
+    ends = data["exponent"].sel(metric=metric, bound=["low", "high"]).transpose(..., "bound")
+    kinds = np.array([rate_class((low, high)) for low, high in ends.values.reshape(-1, 2)])
+    return [
+        [int((right & (kinds == kind)).sum()), int((kinds == kind).sum())]
+        for kind, right in (("below", raised), ("at 1/2", ~raised))
+    ]
 
 
 def _share(counts: list[int]) -> str:
@@ -323,15 +313,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     folders = parser.parse_args().runs
-    runs = {folder.name: esscher.load(folder) for folder in folders}
-    # runs keep the flags of the revision that made them
-    heads = {name: with_flags(probe.heads) for name, probe in runs.items()}
-    runs = {name: replace(probe, heads=tuple(heads[name])) for name, probe in runs.items()}
-    tables = {name: probe.table() for name, probe in runs.items()}
+    results = {folder.name: esscher.load(folder) for folder in folders}
+    runs = {name: result.data for name, result in results.items()}
     found = {
-        "predictors": predictors(tables),
+        "predictors": predictors({name: result.table() for name, result in results.items()}),
         "curves": curves(runs),
-        "noise": noise(runs, {folder.name: folder for folder in folders}),
+        "noise": noise(runs),
         "flags": flags(runs),
     }
     names = list(runs)
@@ -364,12 +351,12 @@ def main() -> None:
         )
     settings = {
         name: {
-            "heads": len(probe.heads),
-            "sizes": list(probe.sizes),
-            "replicates": probe.study.replicates,
-            "mode": probe.study.mode,
+            "heads": result.data.sizes["layer"] * result.data.sizes["head"],
+            "sizes": result.data["size"].values.tolist(),
+            "replicates": result.setup.settings.replicates,
+            "mode": result.setup.settings.mode,
         }
-        for name, probe in runs.items()
+        for name, result in results.items()
     }
     RESULTS.write_text(json.dumps({"runs": settings, **found}, indent=1) + "\n")
 

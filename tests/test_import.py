@@ -29,7 +29,7 @@ LATER = (
     "vl_convert",
 )
 #: Studies of the old core, whose modules import numpy and scipy.
-NOT_YET = ("probe", "plan")
+NOT_YET = ("plan",)
 #: Of these, help needs none.
 NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "pyarrow", "xarray", "altair")
 

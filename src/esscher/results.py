@@ -2,13 +2,11 @@
 
 from esscher.runs.old_result import Result
 from esscher.studies.plan import Plan, PlanResult
-from esscher.studies.probe import Probe
 from esscher.studies.sweep import Sweep
 
 __all__ = [
     "Plan",
     "PlanResult",
-    "Probe",
     "Result",
     "Sweep",
 ]

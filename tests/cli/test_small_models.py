@@ -15,7 +15,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.outline import Outline, described
 from esscher.studies.context import ContextStudy
 from esscher.studies.plan import PlanStudy
-from esscher.studies.probe import ProbeStudy
+from esscher.studies.probe.study import ProbeStudy
 from esscher.studies.sparse import SparseStudy
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 from tests.engine.models.tiny import tiny_model
@@ -69,7 +69,7 @@ def outline(kind: str, length: int) -> Outline:
 PLAINLY = ("tokens: give budgets of your own", "in pooled mode", "choose a model that reads more")
 
 REQUESTS = {
-    "probe": lambda model, context: ProbeStudy("tiny", mode="context", context=context).fill(model),
+    "probe": lambda model, context: ProbeStudy("m", mode="context", context=context).resolve(model),
     "sparse": lambda model, context: SparseStudy("tiny", context=context).resolve(model),
     "plan": lambda model, context: PlanStudy("m", budget=0.5, prefix=context).resolve(model),
     "context": lambda model, context: ContextStudy("m", context=context).resolve(model),

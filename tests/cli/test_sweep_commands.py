@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
-from esscher.core.shown import shown as number
 from esscher.core.shown import with_interval
 from esscher.runs.folder import run_lock
 from tests.cli.printed import before_next, table_of
@@ -46,8 +45,6 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     for m, metric in enumerate(("mean", "cov", "map")):
         for row, (error, *ends) in zip(rows, numbers["error"][m][0], strict=True):
             assert row[f"error {metric}"] == with_interval(error, ends)
-        for row, median in zip(rows, numbers["median"][m][0], strict=True):
-            assert row[f"median {metric}"] == number(median)
     rows = table_of(result.output, "Exponents")
     assert [(row["H"], row["error of"]) for row in rows] == [
         ("0.500", metric) for metric in ("mean", "cov", "map")

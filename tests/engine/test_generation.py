@@ -54,28 +54,28 @@ def by_transformers(loaded, ids, **options):
 
 
 def test_dense_is_transformers_own(loaded, ids) -> None:
-    found = generate(loaded, ids, new=NEW)
-    assert found.token_ids == by_transformers(loaded, ids)
-    assert found.tokens == len(ids) == 151
-    assert found.kept == 1
-    shape, seen = loaded.shape, len(ids) + found.new_tokens - 1
-    assert found.cache_bytes == found.dense_bytes
-    assert found.cache_bytes == 2 * shape.layers * shape.key_heads * shape.head_dim * 4 * seen
-    assert found.prompt_seconds > 0
-    assert found.decode_seconds > 0
-    assert found.decode_rate == pytest.approx((found.new_tokens - 1) / found.decode_seconds)
-    assert found.likely == ()
+    result = generate(loaded, ids, new=NEW)
+    assert result.token_ids == by_transformers(loaded, ids)
+    assert result.tokens == len(ids) == 151
+    assert result.kept == 1
+    shape, seen = loaded.shape, len(ids) + result.new_tokens - 1
+    assert result.cache_bytes == result.dense_bytes
+    assert result.cache_bytes == 2 * shape.layers * shape.key_heads * shape.head_dim * 4 * seen
+    assert result.prompt_seconds > 0
+    assert result.decode_seconds > 0
+    assert result.decode_rate == pytest.approx((result.new_tokens - 1) / result.decode_seconds)
+    assert result.likely == ()
 
 
 def test_a_reduced_cache(loaded, ids) -> None:
     cache = planned_cache(loaded, budgets(loaded, 0.25))
-    found = generate(loaded, ids, cache, new=NEW)
+    result = generate(loaded, ids, cache, new=NEW)
     again = planned_cache(loaded, budgets(loaded, 0.25))
-    assert found.token_ids == by_transformers(loaded, ids, past_key_values=again)
-    assert found.dense_bytes == cache.dense_nbytes
-    assert found.cache_bytes == cache.nbytes
-    assert found.kept == cache.kept.mean() / cache.get_seq_length()
-    assert 0.25 < found.kept < 0.35
+    assert result.token_ids == by_transformers(loaded, ids, past_key_values=again)
+    assert result.dense_bytes == cache.dense_nbytes
+    assert result.cache_bytes == cache.nbytes
+    assert result.kept == cache.kept.mean() / cache.get_seq_length()
+    assert 0.25 < result.kept < 0.35
 
 
 def test_the_prompt_is_read_once(loaded, ids) -> None:
@@ -84,10 +84,10 @@ def test_the_prompt_is_read_once(loaded, ids) -> None:
         lambda module, args, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     try:
-        found = generate(loaded, ids, new=NEW)
+        result = generate(loaded, ids, new=NEW)
     finally:
         hook.remove()
-    assert read == [len(ids)] + [1] * (found.new_tokens - 1)
+    assert read == [len(ids)] + [1] * (result.new_tokens - 1)
 
 
 def test_one_token_has_no_speed_of_decoding(loaded, ids) -> None:
@@ -103,39 +103,39 @@ def test_draws_are_those_of_the_seed(loaded, ids) -> None:
 
 
 def test_a_comparison(loaded, ids) -> None:
-    found, cache = compare(
+    result, cache = compare(
         loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 0.2)), new=NEW
     )
-    first, second = found.dense.token_ids, found.planned.token_ids
+    first, second = result.dense.token_ids, result.planned.token_ids
     assert first == by_transformers(loaded, ids)
-    assert cache.nbytes == found.planned.cache_bytes
+    assert cache.nbytes == result.planned.cache_bytes
     assert first != second  # a tiny model of random weights is soon led astray
-    assert found.parts_at is not None
-    at = found.parts_at - 1
+    assert result.parts_at is not None
+    at = result.parts_at - 1
     assert first[:at] == second[:at]
     assert first[at] != second[at]
     with torch.no_grad():
         logits = loaded.model(input_ids=torch.tensor([[*ids, *first[:at]]])).logits[0, -1]
     law = torch.softmax(logits, dim=-1)
-    for likelihood, token in zip(found.likelihood, (first[at], second[at]), strict=True):
+    for likelihood, token in zip(result.likelihood, (first[at], second[at]), strict=True):
         assert likelihood is not None
         assert likelihood == pytest.approx(float(law[token]), rel=1e-3)
-    assert found.dense.text.startswith(found.common)
-    assert found.planned.text.startswith(found.common)
-    assert found.to_dict()["parts_at"] == found.parts_at
+    assert result.dense.text.startswith(result.common)
+    assert result.planned.text.startswith(result.common)
+    assert result.to_dict()["parts_at"] == result.parts_at
 
 
 def test_everything_kept_is_the_same_text(loaded, ids) -> None:
-    found, _ = compare(loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 1.0)), new=NEW)
-    assert found.parts_at is None
-    assert found.common == found.dense.text == found.planned.text
-    assert found.likelihood == (None, None)
+    result, _ = compare(loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 1.0)), new=NEW)
+    assert result.parts_at is None
+    assert result.common == result.dense.text == result.planned.text
+    assert result.likelihood == (None, None)
 
 
 def test_text_begins_where_the_prompt_ends(loaded, ids) -> None:
-    found = generate(loaded, ids, new=3)
-    words = loaded.tokenizer.convert_ids_to_tokens(list(found.token_ids))
-    assert found.text == "".join(f" {word}" for word in words if word in WORDS)
+    result = generate(loaded, ids, new=3)
+    words = loaded.tokenizer.convert_ids_to_tokens(list(result.token_ids))
+    assert result.text == "".join(f" {word}" for word in words if word in WORDS)
 
 
 def test_prompts_that_cannot_be_read(loaded) -> None:

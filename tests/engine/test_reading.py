@@ -25,9 +25,9 @@ def test_queries_follow_the_prefix_whoever_has_read_it(name):
         reader = PassageReader(loaded, passage, 48, given)
         assert reader.cache.get_seq_length() == 48
         for _ in range(2):  # the prefix stays as it is
-            found = reader.read(lambda inputs: None)
-            torch.testing.assert_close(found.end, laws[reader.positions], rtol=1e-3, atol=1e-4)
-        assert [tuple(own.shape[:2]) for own in found.attention] == [(4, 12)] * 3
+            result = reader.read(lambda inputs: None)
+            torch.testing.assert_close(result.end, laws[reader.positions], rtol=1e-3, atol=1e-4)
+        assert [tuple(own.shape[:2]) for own in result.attention] == [(4, 12)] * 3
 
 
 def test_an_encoder_has_no_prefix():
@@ -40,7 +40,7 @@ def test_laws_are_compared_by_their_definition():
     rng = random_stream(0, "test laws")
     p, q = rng.dirichlet(np.ones(7), 5), rng.dirichlet(np.ones(7), 5)
     follows = np.array([0, 3, 6, 2, 2])
-    found = compare_laws(*(torch.from_numpy(np.log(x)) for x in (p, q)), torch.from_numpy(follows))
-    assert found["kl"] == pytest.approx(np.mean(np.sum(p * np.log(p / q), axis=1)))
-    assert found["top1"] == np.mean(p.argmax(1) == q.argmax(1))
-    assert found["nll"] == pytest.approx(-np.mean(np.log(q[np.arange(5), follows])))
+    result = compare_laws(*(torch.from_numpy(np.log(x)) for x in (p, q)), torch.from_numpy(follows))
+    assert result["kl"] == pytest.approx(np.mean(np.sum(p * np.log(p / q), axis=1)))
+    assert result["top1"] == np.mean(p.argmax(1) == q.argmax(1))
+    assert result["nll"] == pytest.approx(-np.mean(np.log(q[np.arange(5), follows])))

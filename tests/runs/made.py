@@ -7,7 +7,6 @@ small one, varied.
 from __future__ import annotations
 
 import atexit
-import copy
 import json
 import shutil
 import tempfile
@@ -18,19 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
+from msgspec import structs
 
 import esscher
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
 from esscher.engine.models.outline import ModelRecord
 from esscher.engine.text.documents import TextRecord
-from esscher.runs.registry import result_of
 from esscher.runs.result import Result
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
 from esscher.studies.paper import claims
 from esscher.studies.paper.synthetic import LAWS
-from esscher.studies.probe import Probe
+from esscher.studies.probe.study import ProbeSettings, ProbeStudy
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -271,38 +271,32 @@ _MAKERS = {
 RUNS = tuple(name for name in _MAKERS if name != "context-run")
 
 
-def changed(found: Any, change: Callable[[dict[str, Any]], None]) -> Any:
-    """A result with changes to what it stores."""
-    results = copy.deepcopy(found.to_dict())
-    change(results)
-    return result_of(results, "a changed result")
+def changed(result: Any, change: Callable[[Any], Any]) -> Any:
+    """A result with another dataset: what ``change`` makes of a copy."""
+    return replace(result, data=change(result.data.copy(deep=True)))
 
 
-def wide_probe(layers: int = 30, heads: int = 9, name: str = "wide") -> Probe:
+def wide_probe(layers: int = 30, heads: int = 9, name: str = "wide") -> Result[ProbeSettings]:
     """Results of a probe with this many layers and heads, every head another one."""
-    rng = random_stream(0, "wide probe")
-
-    def widen(results: dict[str, Any]) -> None:
-        own = results["heads"]
-        results["heads"] = []
-        for layer in range(layers):
-            for head in range(heads):
-                made = copy.deepcopy(own[(layer * heads + head) % len(own)])
-                made |= {"layer": layer, "head": head}
-                factor = float(rng.lognormal(0.0, 0.5))
-                made["horizon"] *= factor
-                for tolerance, tokens in made["tokens_for"].items():
-                    made["tokens_for"][tolerance] = None if tokens is None else tokens * factor
-                    ends = made["tokens_for_interval"][tolerance]
-                    made["tokens_for_interval"][tolerance] = [e and e * factor for e in ends]
-                for fit in made["fit"].values():
-                    fit["exponent"] += float(rng.normal(0.0, 0.02))
-                results["heads"].append(made)
-        whole = results["layers"]
-        results["layers"] = [
-            copy.deepcopy(whole[i % len(whole)]) | {"layer": i} for i in range(layers)
-        ]
-        results["configuration"]["model"] |= {"layers": layers, "heads": heads, "name": name}
-        results["configuration"] |= {"layers": list(range(layers)), "heads": list(range(heads))}
-
-    return changed(make("probe")[1], widen)
+    small = make("probe")[1]
+    rng, shape = random_stream(0, "wide probe"), (layers, heads)
+    places = {"layer": range(layers), "head": range(heads), "other": range(heads)}
+    data = small.data.isel(
+        {axis: np.arange(len(names)) % small.data.sizes[axis] for axis, names in places.items()}
+    ).assign_coords({axis: list(names) for axis, names in places.items()})
+    factor = xr.DataArray(rng.lognormal(0.0, 0.5, shape), dims=("layer", "head"))
+    axes = ("layer", "head", "metric")
+    noise = xr.DataArray(rng.normal(0.0, 0.02, (*shape, data.sizes["metric"])), dims=axes)
+    data["horizon"] = data["horizon"] * factor
+    data["tokens"] = data["tokens"] * factor
+    data["exponent"] = data["exponent"] + noise
+    settings = structs.replace(
+        small.setup.settings, layers=tuple(range(layers)), heads=tuple(range(heads))
+    )
+    model = structs.replace(small.setup.model, layers=layers, heads=heads, name=name)
+    setup = Setup(settings, small.setup.records | {"model": model})
+    attributes = {
+        "cells": json.dumps(ProbeStudy.cells(setup)),
+        "configuration": json.dumps(setup.configuration()),
+    }
+    return Result(ProbeStudy, setup, data.assign_attrs(attributes))

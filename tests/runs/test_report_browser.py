@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from msgspec import structs
 
 import esscher
 from esscher.core.shown import shown
@@ -61,13 +65,14 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
             layer, head = layer + up, head + right
             page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
             own = found.head(layer, head)
+            exponents = own["exponent"].sel(bound="value")
             assert told(page).startswith(f"Layer {layer}, head {head}\n")
-            assert shown(own.horizon, "d2") in told(page)
+            assert shown(float(own["horizon"]), "d2") in told(page)
             for metric, name in (("mean", "mean output"), ("cov", "covariance")):
                 assert f"{name}, layer {layer}, head {head}" in place.inner_text()
-                assert f"β = {own.fit[metric].exponent:.3f}" in place.inner_text()
+                assert f"β = {float(exponents.sel(metric=metric)):.3f}" in place.inner_text()
             row = page.locator("[data-part=table] tr[aria-selected=true]")
-            assert row.get_attribute("data-row") == str(9 * layer + head)
+            assert row.locator("td").all_inner_texts()[:2] == [str(layer), str(head)]
         # a step over the edge is none
         for _ in range(10):
             page.keyboard.press("ArrowLeft")
@@ -126,16 +131,18 @@ def test_tables_sort_filter_and_save(browser, tmp_path):
 def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
     """In text and tables."""
 
-    def attacked(results):
-        results["configuration"]["text"]["source"] = ATTACKS[1]
-        for i, head in enumerate(results["heads"]):
-            attack = ATTACKS[i % len(ATTACKS)]
-            head["sinks"] = [[attack, 0.5]]
-            head["flags"] = {attack: attack}
-        results["versions"]["esscher"] = ATTACKS[2]
+    def attacked(data):
+        attacks = np.resize(ATTACKS, data["sink_token"].shape)
+        versions = json.loads(data.attrs["versions"]) | {"esscher": ATTACKS[2]}
+        return data.assign(
+            sink_token=(data["sink_token"].dims, attacks),
+            sink_received=data["sink_received"].fillna(0.5),
+        ).assign_attrs(versions=json.dumps(versions))
 
-    name = ATTACKS[0] + ATTACKS[3]
-    hostile = changed(wide_probe(2, 3, name=name), attacked)
+    hostile = changed(wide_probe(2, 3, name=ATTACKS[0] + ATTACKS[3]), attacked)
+    records = dict(hostile.setup.records)
+    records["text"] = structs.replace(records["text"], source=ATTACKS[1])
+    hostile = replace(hostile, setup=replace(hostile.setup, records=records))
     path = esscher.report([hostile, hostile], tmp_path / "report.html")
     with looking(browser) as look:
         page = look.open(path)
@@ -157,7 +164,7 @@ def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
 def test_every_kind_of_run_is_drawn_in_full(browser, tmp_path):
     """Every chart and table, without a complaint; none is wider than the page."""
     kinds = [make(name)[1] for name in RUNS if name != "theory"]
-    assert {found.study.name for found in kinds} == set(STUDIES)
+    assert {found.to_dict()["kind"] for found in kinds} == set(STUDIES)
     path = esscher.report(kinds, tmp_path / "report.html")
     with looking(browser, viewport={"width": 700, "height": 900}) as look:
         page = look.open(path)

@@ -21,7 +21,8 @@ class Fit(Data):
         "... bound",
         terminal="exponent",
         interval="digits",
-        help="of error ~ C n^-beta, errors corrected for drawing without replacement",
+        help="beta of error ~ C n^-beta, errors corrected for drawing without replacement if they "
+        "are drawn so",
     )
     constant = var("... bound", page=False, help="the C of the fit")
     law = var("...", kind="U", page=False, help="law that describes the curve")

@@ -9,6 +9,12 @@ import pytest
 from esscher.engine.attention.compiled import build, kernel
 
 
+@pytest.fixture
+def nothing_chosen(monkeypatch):
+    """Whatever kernel the tests are run with."""
+    monkeypatch.delenv(kernel.VARIABLE, raising=False)
+
+
 @pytest.fixture(scope="session")
 def wide_kernel(tmp_path_factory):
     """The layout of AVX-512 without its instructions. Compiling it takes 5 s."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from esscher.engine.attention.coded import Codes, encode
+from esscher.engine.attention.compiled import build
 from esscher.engine.attention.ragged import Segments, ragged_attention
 
 #: Rounding of one operation in float32, relative.
 UNIT = 2.0**-24
+CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
+needs_kernel = pytest.mark.skipif(
+    not (CAPABLE and build.library("AVX2").is_file()), reason="the kernel is not compiled"
+)
 
 
 @dataclass(frozen=True)

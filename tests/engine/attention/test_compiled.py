@@ -16,18 +16,10 @@ import torch
 from esscher.core.errors import InputError
 from esscher.engine.attention import attention_statistics
 from esscher.engine.attention.compiled import build, kernel
+from tests.engine.attention.ragged_problems import CAPABLE, needs_kernel
 
 CPU = torch.device("cpu")
-CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
-needs_kernel = pytest.mark.skipif(
-    not (CAPABLE and build.library("AVX2").is_file()), reason="the kernel is not compiled"
-)
-
-
-@pytest.fixture(autouse=True)
-def nothing_chosen(monkeypatch):
-    """Whatever kernel the tests are run with."""
-    monkeypatch.delenv(kernel.VARIABLE, raising=False)
+pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
 
 @pytest.fixture(scope="module", params=["this processor", "AVX512 layout"])

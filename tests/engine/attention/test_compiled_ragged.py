@@ -11,25 +11,15 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.attention.compiled import build, kernel
-from esscher.engine.attention.compiled.ragged import (
+from esscher.engine.attention.ragged import (
     CALL,
     LISTS,
-    THREADS,
     attend_lists,
     pack_lists,
 )
-from tests.engine.attention.ragged_problems import check, problem
+from tests.engine.attention.ragged_problems import check, needs_kernel, problem
 
-CAPABLE = torch.backends.cpu.get_cpu_capability() in build.TARGETS
-needs_kernel = pytest.mark.skipif(
-    not (CAPABLE and build.library("AVX2").is_file()), reason="the kernel is not compiled"
-)
-
-
-@pytest.fixture(autouse=True)
-def nothing_chosen(monkeypatch):
-    """Whatever kernel the tests are run with."""
-    monkeypatch.delenv(kernel.VARIABLE, raising=False)
+pytestmark = pytest.mark.usefixtures("nothing_chosen")
 
 
 @needs_kernel
@@ -53,13 +43,6 @@ def test_wide_vectors_on_any_processor(wide_kernel, dtype):
         tails = (p.tail_keys, p.tail_values)
         lists = pack_lists(p.segments, wide_kernel)
         check(p, attend_lists(lists, p.q, *tails, p.scaling, softcap, None).transpose(1, 2))
-
-
-@needs_kernel
-def test_threads_are_those_of_pytorch():
-    if "OpenMP" not in torch.__config__.parallel_info() or not torch.get_num_threads():
-        pytest.skip("PyTorch has no such threads")
-    assert THREADS["GOMP_parallel"]
 
 
 @needs_kernel

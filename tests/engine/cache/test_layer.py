@@ -13,7 +13,6 @@ from esscher import load_cache
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.cache.hooks import Call
 from esscher.engine.cache.layer import SLACK, ReducedLayer
-from esscher.engine.cache.scores import prompt_scores
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.cache.storage import (
     SMALLEST,
@@ -21,7 +20,6 @@ from esscher.engine.cache.storage import (
     RecentQueries,
     packed,
 )
-from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
 from tests.engine.models.tiny import tiny_model
@@ -87,17 +85,6 @@ def scored(loaded, inputs, layer, score="all"):
     layer.rule = PlannedRule(loaded, budgets_for(loaded), score=score)
     query = inputs.q[:, :, -layer.tail.length :]
     return layer._score_again(query, inputs.scaling, inputs.softcap)[0]
-
-
-def test_scores_of_a_piece_are_those_of_a_prompt():
-    """When all tokens are in the tail, and none is padding."""
-    loaded = model()
-    inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0, strength=2.0)
-    expected = prompt_scores(inputs, "all", rotation_of(loaded, 0))
-    for found, wanted in zip(
-        scored(loaded, inputs, filled(inputs, listed=0)), expected, strict=True
-    ):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", ["all", "last"])

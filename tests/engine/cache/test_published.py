@@ -176,14 +176,10 @@ def test_heads_of_adakv_and_layers_of_kvzip_compete():
     assert indices(RULES["kvzip"].keep(list(layers), 6)) == [[[*range(8)]], [[0, 1, 2, 3]]]
 
 
-def test_names():
-    assert list(RULES) == ["streaming", "snapkv", "expected", "adakv", "kvzip"]
-    for name in (*RULES, "adakv:expected", "adakv:streaming"):
-        assert rule_named(name).name == name
-    assert rule_named("adakv:snapkv").name == "adakv"
-    for name in ("h2o", "", "adakv:kvzip", "snapkv:nothing"):
-        with pytest.raises(InputError, match="choose among streaming, snapkv"):
-            rule_named(name)
+@pytest.mark.parametrize("name", ["h2o", "", "adakv:kvzip", "snapkv:nothing"])
+def test_names_that_are_not_known(name):
+    with pytest.raises(InputError, match="choose among streaming, snapkv"):
+        rule_named(name)
 
 
 def test_bad_requests():

@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import outline_of
 from tests.engine.models.folders import configure, save
-from tests.engine.models.tiny import MODELS
+from tests.engine.models.tiny import MODELS, tiny_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -21,10 +21,10 @@ def test_it_is_read_from_a_folder(
 ) -> None:
     loaded = save(tmp_path, name)
     monkeypatch.setattr("esscher.engine.models.load.load_config", None)  # not by transformers
-    found = outline_of(str(tmp_path))
+    outline = outline_of(str(tmp_path))
     if name == "gemma3_text bidirectional":  # transformers halves the window when it loads it
-        found = replace(found, window=loaded.outline.window)
-    assert found == replace(loaded.outline, name=str(tmp_path))
+        outline = replace(outline, window=loaded.outline.window)
+    assert outline == replace(loaded.outline, name=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Pa
     config = json.loads(path.read_text())
     del config[field]
     path.write_text(json.dumps(config))
-    found = outline_of(str(tmp_path))
+    outline = outline_of(str(tmp_path))
     expected = {
         "max_position_embeddings": ("max_positions", 512),
         "pad_token_id": ("max_positions", 78),
@@ -52,7 +52,7 @@ def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Pa
         "n_head": ("heads", 12),
     }
     attribute, value = expected[field]
-    assert getattr(found if hasattr(found, attribute) else found.shape, attribute) == value
+    assert getattr(outline if hasattr(outline, attribute) else outline.shape, attribute) == value
 
 
 def test_no_layers(tmp_path: Path) -> None:
@@ -65,3 +65,14 @@ def test_no_layers(tmp_path: Path) -> None:
 def test_a_bad_type_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="dtype is 'int3'; it must be one of float32"):
         ModelChoice("nowhere", dtype="int3")
+
+
+def test_lengths_of_passages() -> None:
+    outline = tiny_model("bert").outline
+    assert (outline.context(None, 512), outline.context(None, 30)) == (80, 30)
+    assert outline.context(40, 512) == 40
+    with pytest.raises(InputError, match="context is 81, but bert reads at most 80 tokens"):
+        outline.context(81, 512)
+    outline.check_supported()
+    with pytest.raises(InputError, match="is a causal BigBird model"):
+        tiny_model("big_bird", is_decoder=True).outline.check_supported()

@@ -39,21 +39,21 @@ def dense(q, k, v, scaling):
 
 def test_errors_per_head_and_of_the_layer():
     rng = np.random.default_rng(1)
-    exact, found = rng.standard_normal((2, 3, 40, 2))
+    exact, sampled = rng.standard_normal((2, 3, 40, 2))
     reference = output_moments(torch.from_numpy(exact))
-    mean, cov, vector = moment_errors(torch.from_numpy(found), *reference)
+    mean, cov, vector = moment_errors(torch.from_numpy(sampled), *reference)
     for h in range(3):
-        gap = found[h].mean(0) - exact[h].mean(0)
+        gap = sampled[h].mean(0) - exact[h].mean(0)
         np.testing.assert_allclose(vector[2 * h : 2 * h + 2], gap, rtol=1e-9)
         assert mean[h] == pytest.approx(np.linalg.norm(gap), rel=1e-9)
-        change = np.cov(found[h].T, bias=True) - np.cov(exact[h].T, bias=True)
+        change = np.cov(sampled[h].T, bias=True) - np.cov(exact[h].T, bias=True)
         assert cov[h] == pytest.approx(np.linalg.norm(change), rel=1e-9)
-    both = [np.concatenate(list(x), axis=1) for x in (found, exact)]
+    both = [np.concatenate(list(x), axis=1) for x in (sampled, exact)]
     assert mean[3] == pytest.approx(np.linalg.norm(both[0].mean(0) - both[1].mean(0)), rel=1e-9)
     change = np.cov(both[0].T, bias=True) - np.cov(both[1].T, bias=True)
     assert cov[3] == pytest.approx(np.linalg.norm(change), rel=1e-9)
-    errors = norms(torch.from_numpy(found - exact))
-    squares = np.sum((found - exact) ** 2, axis=2).mean(axis=1)
+    errors = norms(torch.from_numpy(sampled - exact))
+    squares = np.sum((sampled - exact) ** 2, axis=2).mean(axis=1)
     np.testing.assert_allclose(errors, np.sqrt([*squares, squares.sum()]), rtol=1e-9)
 
 
@@ -150,11 +150,13 @@ def test_context_errors_by_hand(name, monkeypatch):
         for r in range(2):
             for j in range(2):
                 vectors = np.array([gaps[h, r, j] for h in range(4)])
-                found = measured.products[0, r, j]
-                np.testing.assert_allclose(found, vectors @ vectors.T, atol=1e-3 * found.max())
+                products = measured.products[0, r, j]
+                np.testing.assert_allclose(
+                    products, vectors @ vectors.T, atol=1e-3 * products.max()
+                )
                 # the layer's own error behind the projection is the sum of all of them
                 whole = np.sum(vectors.sum(axis=0) ** 2)
-                assert found.sum() == pytest.approx(whole, abs=2e-3 * found.max())
+                assert products.sum() == pytest.approx(whole, abs=2e-3 * products.max())
 
 
 def test_queries_of_a_window_see_all_keys():

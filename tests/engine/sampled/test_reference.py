@@ -39,22 +39,22 @@ def layer(softcap=None, strength=1.5):
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_all_queries_are_dense_attention(softcap):
     view = layer(softcap)
-    found = pooled_reference(view, np.random.default_rng(1), ALL)
+    reference = pooled_reference(view, np.random.default_rng(1), ALL)
     q = torch.from_numpy(view.q).double()
     k, v = (torch.from_numpy(array)[[0, 0, 1]].double() for array in (view.k, view.v))
     outputs = attend(q, k, v, view.scaling, softcap)
     # a logit L in float32 is off by about 1e-7 L, and a weight by as much of itself
     largest = float(view.scaling * q.norm(dim=2).max() * k.norm(dim=2).max())
     rounding = 2e-7 * largest * float(v.norm(dim=2).max())
-    np.testing.assert_allclose(found.outputs, outputs, atol=rounding)
+    np.testing.assert_allclose(reference.outputs, outputs, atol=rounding)
     rows = outputs.transpose(0, 1).flatten(1).numpy()
-    np.testing.assert_allclose(found.mean, rows.mean(0), atol=rounding)
+    np.testing.assert_allclose(reference.mean, rows.mean(0), atol=rounding)
     size = np.abs(rows).max()
     covariance = np.cov(rows.T, bias=True)
-    np.testing.assert_allclose(found.covariance, covariance, atol=2 * size * rounding)
-    assert found.coarse is None
-    assert np.all(found.mean_error == 0)
-    assert np.all(found.covariance_error == 0)
+    np.testing.assert_allclose(reference.covariance, covariance, atol=2 * size * rounding)
+    assert reference.coarse is None
+    assert np.all(reference.mean_error == 0)
+    assert np.all(reference.covariance_error == 0)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +67,20 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
     exact = pooled_reference(view, np.random.default_rng(1), ALL)
     gaps, ratios, spread = [], [], []
     for seed in range(SEEDS):
-        found = pooled_reference(view, np.random.default_rng(seed), TWO)
-        assert found.coarse == 300
-        assert len(found.queries) == 300
-        gap = found.mean - exact.mean
-        matrix = found.covariance - exact.covariance
+        reference = pooled_reference(view, np.random.default_rng(seed), TWO)
+        assert reference.coarse == 300
+        assert len(reference.queries) == 300
+        gap = reference.mean - exact.mean
+        matrix = reference.covariance - exact.covariance
         own = [slice(h * D, (h + 1) * D) for h in range(len(HEADS))] + [slice(None)]
         realised = [
             [np.sum(gap[unit] ** 2) for unit in own],
             [np.sum(matrix[unit, unit] ** 2) for unit in own],
         ]
-        stated = np.array([found.mean_error, found.covariance_error]) ** 2
+        stated = np.array([reference.mean_error, reference.covariance_error]) ** 2
         gaps.append(np.concatenate([gap, matrix.ravel()]))
         ratios.append(realised / stated)
-        spread.append(found.mean_error[-1])
+        spread.append(reference.mean_error[-1])
     # bias: in no entry more than chance allows among 342 of them (5 standard errors: 1 in 5,000)
     z = np.mean(gaps, axis=0) / (np.std(gaps, axis=0, ddof=1) / SEEDS**0.5)
     assert np.abs(z).max() < 5
@@ -95,9 +95,9 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
 
 def test_received_attention_is_that_of_the_asking_tokens():
     view = layer()
-    found = pooled_reference(view, np.random.default_rng(0), TWO)
+    reference = pooled_reference(view, np.random.default_rng(0), TWO)
     q, k, _ = view.head(4)
-    logits = view.scaling * q[found.queries].astype(float) @ k.astype(float).T
+    logits = view.scaling * q[reference.queries].astype(float) @ k.astype(float).T
     weights = torch.softmax(torch.from_numpy(logits), dim=1).numpy()
-    np.testing.assert_allclose(found.received[2], weights.mean(0), rtol=1e-4)
-    np.testing.assert_allclose(found.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)
+    np.testing.assert_allclose(reference.received[2], weights.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(reference.participation[2], 1 / (weights**2).sum(1), rtol=1e-4)

@@ -18,8 +18,8 @@ def loaded(request):
 
 def test_every_layer_of_every_passage(loaded):
     text = read_passages(loaded, [words(60)], tokens=40, context=16)
-    found = [(p.number, c.layer) for p, c in iterate_passages(loaded, text)]
-    assert found == [(p, layer) for p in range(len(text)) for layer in range(3)]
+    seen = [(p.number, c.layer) for p, c in iterate_passages(loaded, text)]
+    assert seen == [(p, layer) for p in range(len(text)) for layer in range(3)]
     for passage, capture in iterate_passages(loaded, text, layers=[1, 2]):
         assert capture.q.shape[:3] == (1, 4, 16)
         assert capture.valid is None

@@ -130,20 +130,14 @@ def test_laplace_up_to_the_edge(scale):
         assert_relative(law.tilted_mean([t])[0], 2 * scale * x / (1 - x * x), 1e-14)
 
 
-SHARED = np.diag([1.0, 2.0])
-OWN = np.stack([np.diag([1.0, 2.0]), np.diag([1.5, 2.0])])
-
-
-@pytest.mark.parametrize("covariances", [SHARED, OWN], ids=["shared", "own"])
 @pytest.mark.parametrize("t", [(0.3, 1e4), (7e3, -7e3), (-2.0, 0.1)])
-def test_mixture_at_large_tilts(covariances, t):
+def test_mixture_at_large_tilts(t):
     """At (0.3, 1e4) both components count although K is about 1e8."""
-    weights, means = [0.25, 0.75], [[1.0, 0.5], [-1.0, 0.5]]
-    law = GaussianMixture(weights, means, covariances)
-    diagonals = np.diagonal(np.broadcast_to(covariances, (2, 2, 2)), axis1=1, axis2=2)
+    weights, means, diagonal = [0.25, 0.75], [[1.0, 0.5], [-1.0, 0.5]], (1.0, 2.0)
+    law = GaussianMixture(weights, means, np.diag(diagonal))
     x = [mp.mpf(v) for v in t]
     masses, centres = [], []
-    for weight, mean, diagonal in zip(weights, means, diagonals, strict=True):
+    for weight, mean in zip(weights, means, strict=True):
         exponent = mp.fsum(x[i] * mp.mpf(mean[i]) + x[i] ** 2 * diagonal[i] / 2 for i in range(2))
         masses.append(weight * mp.exp(exponent))
         centres.append([mp.mpf(mean[i]) + x[i] * diagonal[i] for i in range(2)])
@@ -153,5 +147,4 @@ def test_mixture_at_large_tilts(covariances, t):
     for i in range(2):
         assert_relative(law.tilted_mean(t)[i], grad[i], 1e-13)
     between = mp.fsum(m * (c[0] - grad[0]) ** 2 for m, c in zip(masses, centres, strict=True))
-    within = mp.fsum(m * d[0] for m, d in zip(masses, diagonals, strict=True))
-    assert_relative(law.tilted_covariance(t)[0, 0], (between + within) / total, 1e-12)
+    assert_relative(law.tilted_covariance(t)[0, 0], between / total + diagonal[0], 1e-12)

@@ -48,13 +48,11 @@ TWO = [[0, 0], [1, 1]]
         (GaussianMixture, ([0.0, 1.0], TWO, EYE), "positive: entry 0"),
         (GaussianMixture, ([], np.zeros((0, 2)), EYE), "empty"),
         (GaussianMixture, ([1.0], TWO, EYE), "1 weights"),
-        (GaussianMixture, ([0.5, 0.5], TWO, np.eye(3)), "covariances has shape"),
-        (GaussianMixture, ([0.5, 0.5], TWO, [EYE, -EYE]), r"covariances\[1\] is not positive"),
+        (GaussianMixture, ([0.5, 0.5], TWO, np.eye(3)), "covariance has shape"),
+        (GaussianMixture, ([0.5, 0.5], TWO, -EYE), "positive semidefinite"),
         (FiniteTokens, ([1.0, 2.0],), "tokens has shape"),
         (FiniteTokens, (np.zeros((0, 3)),), "must not be empty"),
         (FiniteTokens, ([[np.nan]],), "tokens is not finite"),
-        (FiniteTokens, ([[1.0], [2.0]], [1.0]), "2 tokens but 1 weights"),
-        (FiniteTokens, ([[1.0], [2.0]], [0.0, 1.0]), "leave out"),
     ],
 )
 def test_arrays_are_checked(cls, arguments, message):
@@ -85,7 +83,7 @@ def test_student_moments_exist_or_say_why_not():
         (Gaussian(covariance=np.eye(9)), "covariance=<array of shape (9, 9)>"),
         (Cube(3), "Cube(dim=3, half_width=1.0)"),
         (FiniteTokens(np.zeros((50, 2))), "FiniteTokens(tokens=<array of shape (50, 2)>)"),
-        (GaussianMixture([1.0], [[0.0]], [[2.0]]), "covariances=[[2.0]])"),
+        (GaussianMixture([1.0], [[0.0]], [[2.0]]), "covariance=[[2.0]])"),
     ],
 )
 def test_reprs(law, text):

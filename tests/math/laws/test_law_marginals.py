@@ -21,11 +21,11 @@ def scaled_beta(dim: int, radius: float):
     return stats.beta(half, half, loc=-radius, scale=2 * radius)
 
 
-MIXTURE = GaussianMixture([0.2, 0.8], [[0.0, -3.0], [0.0, 1.0]], [np.eye(2), 0.25 * np.eye(2)])
+MIXTURE = GaussianMixture([0.2, 0.8], [[0.0, -3.0], [0.0, 1.0]], 0.25 * np.eye(2))
 
 
 def mixture_cdf(x):
-    return 0.2 * stats.norm.cdf(x + 3) + 0.8 * stats.norm.cdf(2 * x - 2)
+    return 0.2 * stats.norm.cdf(2 * x + 6) + 0.8 * stats.norm.cdf(2 * x - 2)
 
 
 @pytest.mark.parametrize(

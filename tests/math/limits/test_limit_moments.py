@@ -137,16 +137,13 @@ def test_long_array_heads_are_sampled():
     assert limit_moments(head, samples=5000).method == "finite sum"
 
 
-def test_weighted_finite_tokens():
-    tokens, weights = np.array([[0.0], [1.0], [3.0]]), np.array([0.5, 0.3, 0.2])
-    found = limit_moments(law_head(FiniteTokens(tokens, weights), horizon=0.7))
-    sigma = weights @ tokens[:, 0] ** 2 - (weights @ tokens[:, 0]) ** 2
-    t = 0.7 / sigma * (tokens - weights @ tokens)
-    scores = np.exp(t * tokens.T) * weights
+def test_finite_tokens():
+    tokens = np.array([[0.0], [1.0], [3.0]])
+    found = limit_moments(law_head(FiniteTokens(tokens), horizon=0.7))
+    scores = np.exp(0.7 / tokens.var() * (tokens - tokens.mean()) * tokens.T)
     outputs = scores @ tokens[:, 0] / scores.sum(axis=1)
-    mean = weights @ outputs
-    assert found.mean[0] == pytest.approx(mean, rel=1e-12)
-    assert found.covariance[0, 0] == pytest.approx(weights @ (outputs - mean) ** 2, rel=1e-12)
+    assert found.mean[0] == pytest.approx(outputs.mean(), rel=1e-12)
+    assert found.covariance[0, 0] == pytest.approx(outputs.var(), rel=1e-12)
 
 
 def _z_scores(head, exact, samples, seeds):

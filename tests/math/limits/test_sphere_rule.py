@@ -5,39 +5,13 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import beta as beta_function
 from scipy.special import ive
 
 from esscher.core.errors import InputError
 from esscher.math.heads import weight_head
 from esscher.math.laws import Sphere
 from esscher.math.limits import limit_moments, sphere_output_eigenvalues
-from esscher.math.limits.moments import (
-    beta_rule,
-    gauss_rule,
-    quadratic_form_rule,
-    weighted_means,
-)
-
-
-@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 0.5), (0.5, 1), (1, 1), (1, 384), (0.5, 383.5)])
-def test_beta_rule_has_the_moments_of_the_beta_law(alpha, beta):
-    nodes, weights = beta_rule(alpha, beta, 8)
-    for power in range(16):
-        exact = beta_function(alpha + power, beta) / beta_function(alpha, beta)
-        assert weights @ nodes**power == pytest.approx(exact, rel=1e-12)
-
-
-def test_gauss_rule_of_few_points_is_those_points():
-    nodes, weights = gauss_rule(np.array([0.0, 1.0, 1.0, 3.0]), np.array([1.0, 2.0, 2.0, 3.0]), 16)
-    np.testing.assert_allclose(nodes, [0.0, 1.0, 3.0], atol=1e-14)
-    np.testing.assert_allclose(weights, [1 / 8, 4 / 8, 3 / 8], rtol=1e-12)
-
-
-def test_equal_values_give_a_point_mass():
-    nodes, weights = quadratic_form_rule(np.full(7, 2.5), 32)
-    np.testing.assert_allclose(nodes, [2.5], rtol=1e-14)
-    np.testing.assert_array_equal(weights, [1.0])
+from esscher.math.limits.moments import quadratic_form_rule
 
 
 def _moments_of_form(values: np.ndarray) -> tuple[float, float, float]:
@@ -64,16 +38,6 @@ def test_rule_has_the_exact_moments_of_the_quadratic_form(name):
     nodes, weights = quadratic_form_rule(values, 8)
     found = [float(weights @ nodes**k) for k in (1, 2, 3)]
     np.testing.assert_allclose(found, _moments_of_form(values), rtol=1e-13)
-
-
-@pytest.mark.parametrize("name", SPECTRA)
-def test_weighted_means_are_exact_for_polynomials(name):
-    values = SPECTRA[name]
-    d = len(values)
-    total = values.sum()
-    np.testing.assert_allclose(weighted_means(np.ones_like, values, 4), 1 / d, rtol=1e-13)
-    first = (total + 2 * values) / (d * (d + 2))
-    np.testing.assert_allclose(weighted_means(lambda q: q, values, 4), first, rtol=1e-13)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 50, 768])

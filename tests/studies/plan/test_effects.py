@@ -17,7 +17,6 @@ from esscher.engine.cache.storage import Kept
 from esscher.studies.plan.effects import (
     LARGEST,
     SELECTIONS,
-    _without_smallest,
     layer_effects,
 )
 from tests.engine.cache.inputs import layer_inputs
@@ -71,21 +70,6 @@ def test_all_keys_cost_nothing() -> None:
     # fewer bits cost more, whatever is kept
     assert np.all(np.diff(effect[:, :LARGEST], axis=2) > 0)
     assert np.isnan(effect[:, LARGEST, 1:]).all()
-
-
-def test_keeping_the_largest_costs_what_is_left_out() -> None:
-    """Keys are removed one size after the other, and the rest of each softmax is what is left."""
-    weights = torch.softmax(torch.randn(6, 30, generator=torch.Generator().manual_seed(1)), dim=-1)
-    values = torch.randn(30, 5, generator=torch.Generator().manual_seed(2))
-    # the first 20 keys can be forgotten, from the last one on
-    rooms = np.array([1, 7, 19, 20])
-    outputs = weights @ values
-    found = _without_smallest(weights[:, :20], values[:20], outputs, rooms)
-    for room, own in zip(rooms, found, strict=True):
-        left = [*range(room), *range(20, 30)]
-        again = weights[:, left] / weights[:, left].sum(-1, keepdim=True) @ values[left]
-        torch.testing.assert_close(own, again - outputs, rtol=1e-4, atol=1e-6)
-    assert bool((found[-1] == 0).all())
 
 
 def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:

@@ -43,25 +43,12 @@ def test_the_verdict_is_where_the_interval_lies(checked, mean, verdict, card):
     assert shown.value == card[0]
 
 
-def test_a_plan_that_is_worse_is_not_called_chance(checked):
-    text = checked(uniform=-0.5, snapkv=0.2, streaming=1.0).headline
-    assert "does NOT beat uniform budgets on this text: it is 1.6 (1.5 to 1.8) times" in text
-    assert "Use uniform budgets: closer to dense than everything else" in text
-    assert text.endswith("1.6 (1.5 to 1.8) times closer than the plan.")
-
-
 def test_what_cannot_be_told_apart_is_said(checked):
     result = checked(uniform=0.04, snapkv=0.5, streaming=0.6)
     assert result.best == ("planned", "uniform")
-    more = float(result["passages_needed"]) - 8
-    assert f"{more:.0f} more passages ({more + 8:.0f} in all) would" in result.headline
-    assert result.headline.endswith(
-        "The plan and uniform budgets cannot be told apart with 8 passages; all others are farther "
-        "from dense than the plan."
-    )
+    assert float(result["passages_needed"]) > 8
     everything = checked(uniform=0.0, snapkv=0.0, streaming=0.0)
     assert sorted(everything.best) == ["planned", "snapkv", "streaming", "uniform"]
-    assert everything.headline.endswith("cannot be told apart with 8 passages.")
 
 
 def test_one_passage_decides_nothing(checked):
@@ -132,13 +119,8 @@ def test_totals_leave_out_what_the_dense_model_cannot(found):
     score = result["score"].sel(bound="value").to_pandas()
     assert score.loc["all", ["dense", "planned"]].tolist() == [0.75, 0.5]
     assert score.loc["words", "planned"] == pytest.approx(0.6)
-    assert result.headline.endswith(
-        "Questions about texts: 50% right with the plan, 75% dense, of 4 (left out, the dense "
-        "model itself fails: words); uniform budgets 10%."
-    )
     nothing = checked_again(found, tasks={"words": cannot})
     assert nothing["score"].sel(task="all").isnull().all()
-    assert "the dense model itself fails them" in nothing.headline
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 500])

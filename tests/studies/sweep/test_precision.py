@@ -18,7 +18,6 @@ from esscher.studies.sweep.schedule import (
     Batch,
     counts_at,
     next_batch,
-    relative_covariance,
     replicate_work,
     slope_half_widths,
     slope_variance,
@@ -122,14 +121,6 @@ def test_slope_variance_is_that_of_simulated_slopes() -> None:
     assert width == pytest.approx(1.96 * np.sqrt(expected), rel=3 / np.sqrt(2 * 20))
 
 
-def test_relative_covariance_comes_from_whole_replicates() -> None:
-    measured = SIZES**-0.5 * correlated(np.random.default_rng(2), COVARIANCE, 5000)
-    whole = relative_covariance(measured)
-    np.testing.assert_allclose(whole, COVARIANCE, atol=5 * 0.04 * np.sqrt(2 / 5000))
-    more = np.vstack([measured, np.where(np.arange(4) < 2, 100.0, np.nan)[None]])
-    np.testing.assert_array_equal(relative_covariance(more), whole)
-
-
 WORK, LOG_SIZES = replicate_work(SIZES, None), np.log(SIZES)
 
 
@@ -151,11 +142,3 @@ def test_the_next_batch_is_the_best_one() -> None:
     for depth in range(1, 5):
         most = min(int(spent(BATCHES, WORK) / 2 / WORK[depth - 1]), int(counts[depth - 1]))
         assert gain(depth, max(most, 1)) <= ours * (1 + 1e-12)
-
-
-def test_nothing_is_spent_beyond_the_limit() -> None:
-    batches, left = [Batch(0, 8, 4)], 12.0
-    while (batch := next_batch(batches, LOG_SIZES, COVARIANCE, WORK, left)) is not None:
-        batches.append(batch)
-        left = 20.0 - spent(batches, WORK)
-    assert -1e-9 <= left < WORK[0]

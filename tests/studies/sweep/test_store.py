@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 
 import esscher
-from esscher.cli import main
 from esscher.core.dataset_file import from_bytes, to_bytes
 from esscher.runs.registry import load
 from esscher.runs.result import RESULTS
@@ -136,13 +134,3 @@ def test_the_hash_sees_every_number_and_no_cache() -> None:
     other = tokens.copy()
     other[4, 1] += 1e-9
     assert hash_of(esscher.laws.FiniteTokens(tokens)) != hash_of(esscher.laws.FiniteTokens(other))
-
-
-def test_a_sweep_with_nothing_stored_is_shown(tmp_path: Path) -> None:
-    """As after a full disk before the first replicate."""
-    small_sweep(tmp_path / "run")
-    for path in [tmp_path / "run" / RESULTS, *(tmp_path / "run/parts").glob("replicate-*")]:
-        path.unlink()
-    done = CliRunner().invoke(main, ["show", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    assert "Nothing has been measured yet." in done.output

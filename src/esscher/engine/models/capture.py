@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from esscher.core.errors import InputError
 from esscher.core.validation import as_indices
 from esscher.engine.models.families import Family
-from esscher.engine.models.inputs import LayerInputs, Replacement, checked, read_mask
+from esscher.engine.models.inputs import LayerInputs, Replacement, read_mask
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import transformers_module
 
@@ -84,10 +84,10 @@ def _through_interface(
             hidden=hidden,
             own=lambda: compute()[0].transpose(1, 2),
         )
-        output = checked(replacement(inputs), inputs)
+        output = replacement(inputs)
         if output is None:
             return compute()
-        return output.transpose(1, 2).contiguous(), None
+        return output.to(query).transpose(1, 2).contiguous(), None
 
     private = f"{PREFIX}{next(_numbers)}"
     handles = [
@@ -143,7 +143,7 @@ def attention_on(
     family: Family, module: nn.Module, key: Tensor, implementation: str
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return what computes attention on keys: the cache that handed them out, or the model."""
-    function = family.own_attention(module, implementation)
+    function = family.model_attention(module, implementation)
     owner = getattr(key, OWNER, None)
     return function if owner is None else partial(owner.attend, function)
 
@@ -268,10 +268,10 @@ def _through_hooks(
             )
             call.clear()
             projected.clear()
-            output = checked(replacement(inputs), inputs)
+            output = replacement(inputs)
             if output is None:
                 return None
-            return (output.transpose(1, 2).reshape(merged.shape), *rest)
+            return (output.to(merged).transpose(1, 2).reshape(merged.shape), *rest)
 
         handles.append(attention.register_forward_pre_hook(enter, with_kwargs=True))
         for name, module in zip("qkv", projections, strict=True):

@@ -161,7 +161,7 @@ class Family:
         unused = 1 + (whole_number(fields, padding) if isinstance(padding, str) else padding)
         return whole_number(fields, self.sizes[3]) - unused
 
-    def own_attention(self, module: Any, implementation: str) -> Callable[..., Any]:
+    def model_attention(self, module: Any, implementation: str) -> Callable[..., Any]:
         """The function with which the model itself would compute a module's attention."""
         modeling = transformers_module("transformers.modeling_utils")
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)

@@ -1,6 +1,6 @@
 """Inputs of one attention layer: the tensors that enter its softmax, and who may see whom.
 
-Masks of transformers are read here, and outputs checked that take the place of the layer's own.
+Masks of transformers are read here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-
-from esscher.core.errors import InputError
 
 #: Queries taken at a time by :meth:`LayerInputs.attend`; bounds its memory at a few hundred MB.
 QUERY_BLOCK = 1024
@@ -188,20 +186,3 @@ def read_mask(mask: Tensor | None, keys: int) -> tuple[Tensor | None, Tensor | N
 
 #: Computes a layer's attention output [batch, heads, n_q, d_v]; None keeps the model's own.
 Replacement: TypeAlias = Callable[[LayerInputs], Tensor | None]
-
-
-def checked(output: object, inputs: LayerInputs) -> Tensor | None:
-    """Return a replacement's output in the model's type, or say what is wrong with it."""
-    if output is None:
-        return None
-    if not isinstance(output, Tensor):
-        raise InputError(
-            f"the replacement of layer {inputs.layer} returned {type(output).__name__}; it must "
-            "return a tensor, or None to keep the model's own attention"
-        )
-    if tuple(output.shape) != inputs.output_shape:
-        raise InputError(
-            f"the replacement of layer {inputs.layer} returned shape {tuple(output.shape)}; it "
-            f"must be [batch, heads, queries, d_v] = {inputs.output_shape}"
-        )
-    return output.to(dtype=inputs.q.dtype, device=inputs.q.device)

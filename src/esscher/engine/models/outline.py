@@ -85,8 +85,8 @@ class Outline:
                 "read; choose an encoder, or a decoder of another family"
             )
 
-    def context(self, asked: int | None, usual: int, name: str = "context") -> int:
-        """Length of a passage: the one asked for, else the usual one or what the model reads.
+    def context(self, asked: int | None, default: int, name: str = "context") -> int:
+        """Length of a passage: the one asked for, else the default or what the model reads.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Outline:
             If it is no length, or more than the model reads.
         """
         if asked is None:
-            return min(usual, self.max_positions)
+            return min(default, self.max_positions)
         from esscher.core.validation import as_dim
 
         length = as_dim(asked, name)

@@ -88,12 +88,12 @@ class Gaussian(Law):
 
 # Gaussian mixtures: tilting moves the component means and re-weights the components.
 #
-# Component c of the tilted law is ``N(m_c + Sigma_c t, Sigma_c)`` with weight proportional to
-# ``pi_c exp(<t, m_c> + t' Sigma_c t / 2)``.
+# Component c of the tilted law is ``N(m_c + Sigma t, Sigma)`` with weight proportional to
+# ``pi_c exp <t, m_c>``.
 
 
 class GaussianMixture(Law):
-    """Sum of ``weights[c] * N(means[c], covariances[c])``.
+    """Sum of ``weights[c] * N(means[c], covariance)``.
 
     Parameters
     ----------
@@ -101,13 +101,13 @@ class GaussianMixture(Law):
         Positive, summing to 1, of shape (c,).
     means
         Component means, of shape (c, d).
-    covariances
-        Of shape (c, d, d), or (d, d) for one covariance shared by every component.
+    covariance
+        Of every component, of shape (d, d).
     """
 
     name = "mixture"
 
-    def __init__(self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike) -> None:
+    def __init__(self, weights: ArrayLike, means: ArrayLike, covariance: ArrayLike) -> None:
         self.weights = as_probabilities(weights)
         self.means = frozen(as_array(means, "means", ndim=2))
         count, dim = self.means.shape
@@ -116,23 +116,14 @@ class GaussianMixture(Law):
                 f"means has shape {self.means.shape} and there are {len(self.weights)} weights; "
                 "means must have shape (components, dim)"
             )
-        given = as_array(covariances, "covariances")
-        if given.shape not in {(dim, dim), (count, dim, dim)}:
-            raise InputError(
-                f"covariances has shape {given.shape}; "
-                f"it must be {(count, dim, dim)}, or {(dim, dim)} when shared"
-            )
-        self._shared = given.ndim == 2
-        stack = [given] if self._shared else list(given)
-        names = ["covariances"] if self._shared else [f"covariances[{c}]" for c in range(count)]
-        checked = [as_covariance(matrix, name) for matrix, name in zip(stack, names, strict=True)]
-        stacked = frozen(np.stack(checked))
+        self._sigma = frozen(as_covariance(covariance))
+        if self._sigma.shape != (dim, dim):
+            raise InputError(f"covariance has shape {self._sigma.shape}; it must be {(dim, dim)}")
         self.dim = dim
-        self.covariances = np.broadcast_to(stacked, (count, dim, dim))
         self.parameters = {
             "weights": self.weights,
             "means": self.means,
-            "covariances": stacked[0] if self._shared else stacked,
+            "covariance": self._sigma,
         }
 
     @cached_property
@@ -141,32 +132,27 @@ class GaussianMixture(Law):
         return frozen(self.weights @ self.means)
 
     @cached_property
-    def _factors(self) -> tuple[Array, ...]:
-        if self._shared:
-            return (covariance_factor(self.covariances[0]),) * len(self.weights)
-        return tuple(covariance_factor(matrix) for matrix in self.covariances)
+    def _factor(self) -> Array:
+        return covariance_factor(self._sigma)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
         component = rng.choice(len(self.weights), size=n, p=self.weights)
         tokens = rng.standard_normal((n, self.dim))
-        for c, factor in enumerate(self._factors):
+        for c, mean in enumerate(self.means):
             rows = component == c
-            tokens[rows] = self.means[c] + tokens[rows] @ factor.T
+            tokens[rows] = mean + tokens[rows] @ self._factor.T
         return tokens
 
     def _excess(self, t: Array) -> Array:
         """``log pi_c + K_c(t) - K_0(t)``, of shape (..., c).
 
-        ``K_c`` is of the order of |t|^2 but only differences decide between the components, so the
-        part that component 0 has in common with the others is removed before anything is rounded.
+        Only differences decide between the components, so that the part that component 0 has in
+        common with the others is removed before anything is rounded.
         """
         logits = np.empty((*t.shape[:-1], len(self.weights)))
         for c, weight in enumerate(self.weights):
-            slope = self.means[c] - self.means[0]
-            if not self._shared:
-                slope = slope + 0.5 * (t @ (self.covariances[c] - self.covariances[0]))
-            logits[..., c] = np.log(weight) + np.sum(t * slope, axis=-1)
+            logits[..., c] = np.log(weight) + np.sum(t * (self.means[c] - self.means[0]), axis=-1)
         return logits
 
     def _tilted_weights(self, t: Array) -> Array:
@@ -174,7 +160,7 @@ class GaussianMixture(Law):
         return np.asarray(np.exp(logits - scipy.special.logsumexp(logits, axis=-1, keepdims=True)))
 
     def _log_mgf(self, t: Array) -> Array:
-        slope = self.means[0] + 0.5 * (t @ self.covariances[0])
+        slope = self.means[0] + 0.5 * (t @ self._sigma)
         return np.asarray(
             np.sum(t * slope, axis=-1) + scipy.special.logsumexp(self._excess(t), axis=-1)
         )
@@ -183,15 +169,15 @@ class GaussianMixture(Law):
         weights = self._tilted_weights(t)
         mean = np.zeros(t.shape)
         for c in range(len(self.weights)):
-            mean += weights[..., c, None] * (self.means[c] + t @ self.covariances[c])
+            mean += weights[..., c, None] * (self.means[c] + t @ self._sigma)
         return mean
 
     def _tilted_covariance(self, t: Array) -> Array:
         weights, mean = self._tilted_weights(t), self._tilted_mean(t)
         total = np.zeros((*t.shape, self.dim))
         for c in range(len(self.weights)):
-            gap = self.means[c] + t @ self.covariances[c] - mean
-            spread = self.covariances[c] + gap[..., :, None] * gap[..., None, :]
+            gap = self.means[c] + t @ self._sigma - mean
+            spread = self._sigma + gap[..., :, None] * gap[..., None, :]
             total += weights[..., c, None, None] * spread
         return total
 

@@ -176,43 +176,29 @@ def as_probabilities(value: ArrayLike, name: str = "weights") -> Array:
 
 
 class FiniteTokens(Law):
-    """The law that picks row j of ``tokens`` (shape (N, d)) with probability ``weights[j]``.
-
-    Without weights every token is equally likely.
-    """
+    """The law that picks one of the rows of ``tokens``, of shape (N, d), each equally likely."""
 
     name = "finite"
     #: Tilts and tokens whose logits are held at a time.
     tilt_block, token_block = 512, 2048
 
-    def __init__(self, tokens: ArrayLike, weights: ArrayLike | None = None) -> None:
+    def __init__(self, tokens: ArrayLike) -> None:
         self.tokens = frozen(as_array(tokens, "tokens", ndim=2))
         count, self.dim = self.tokens.shape
         if count == 0 or self.dim == 0:
             raise InputError(f"tokens has shape {self.tokens.shape}; it must not be empty")
         self.support_radius = float(np.max(np.linalg.norm(self.tokens, axis=1)))
         self.parameters = {"tokens": self.tokens}
-        if weights is None:
-            self.weights = frozen(np.full(count, 1.0 / count))
-        else:
-            self.weights = as_probabilities(weights)
-            self.parameters["weights"] = self.weights
-        if len(self.weights) != count:
-            raise InputError(
-                f"there are {count} tokens but {len(self.weights)} weights; give one per token"
-            )
+        self.weights = frozen(np.full(count, 1.0 / count))
 
     @cached_property
     def mean(self) -> Array:
-        """Weighted mean of the tokens."""
+        """Mean of the tokens."""
         return frozen(self.weights @ self.tokens)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens with replacement."""
-        count = len(self.tokens)
-        if "weights" not in self.parameters:
-            return np.asarray(self.tokens[rng.integers(0, count, n)])
-        return np.asarray(self.tokens[rng.choice(count, size=n, p=self.weights)])
+        return np.asarray(self.tokens[rng.integers(0, len(self.tokens), n)])
 
     def _log_mgf(self, t: Array) -> Array:
         flat = t.reshape(-1, self.dim)

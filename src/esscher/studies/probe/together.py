@@ -22,50 +22,12 @@ import numpy as np
 from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.engine.sampled.layer import PRODUCTS, LayerMeasurement
-from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics import LEVEL, fit_rate, resampling_counts
-from esscher.math.statistics.intervals import as_matrix
-from esscher.studies.probe.result import SharedErrors
+from esscher.math.statistics import LEVEL, resampling_counts
 
 #: Resamples of the replicates.
 RESAMPLES = 1000
 #: Fewest replicates of which an interval is made.
 FEWEST = 4
-
-
-def heads_together(measured: LayerMeasurement, seed: int) -> dict[str, SharedErrors] | None:
-    """Return what the heads of a layer have in common; None for one head, or too few replicates.
-
-    Parameters
-    ----------
-    measured
-        Errors of the layer, with products.
-    seed
-        Of resampling.
-    """
-    if measured.products is None or len(measured.heads) < 2:
-        return None
-    if measured.products.shape[1] < FEWEST:
-        return None
-    sizes = np.asarray(measured.sizes, dtype=np.float64)
-    shared = {}
-    for name, products in zip(PRODUCTS, measured.products, strict=True):
-        # rounding can make the norm of a vanishing sum negative
-        projected = np.sqrt(np.maximum(products.sum(axis=(2, 3)), 0.0))
-        each_size = range(len(sizes))
-        shared[name] = SharedErrors(
-            correlation=as_matrix(error_correlation(products[:, -1])),
-            effective_heads=tuple(effective_heads(products[:, j], seed) for j in each_size),
-            amplification=tuple(amplification(products[:, j], seed) for j in each_size),
-            projected=fit_rate(projected, sizes, seed=seed),
-        )
-    norms = measured.errors[METRICS.index("mean"), :-1, :, -1].T
-    shared["magnitudes"] = SharedErrors(
-        correlation=as_matrix(magnitude_correlation(norms)),
-        effective_heads=(effective_magnitudes(norms, seed),),
-    )
-    return shared
 
 
 def error_correlation(products: Array) -> Array:

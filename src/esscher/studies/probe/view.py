@@ -1,98 +1,394 @@
-"""The result on a page of a report and in a terminal: what matters, and tables of all numbers."""
+"""A probe as people see it: the tables, the cards and the sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any
+import math
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
-from esscher.core.shown import counted, shown, visible, with_error
-from esscher.engine.sampled.sizes import METRICS
-from esscher.math.statistics.intervals import class_counts, class_words
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
-from esscher.show.tables import PlainConsole, PlainTable
-from esscher.studies.probe.result import (
-    KEPT,
-    LARGE,
-    METRIC_NAMES,
-    Probe,
-    ProbeHead,
-    by_need,
-    enough_for,
-    percent,
-    subject,
-)
+from esscher.core.shown import counted, rates_said, shown, two_digits, visible
+from esscher.core.variables import BOUNDS, by_row, var
+from esscher.math.statistics.intervals import RateClass, class_counts, class_words
+from esscher.runs.fits import Fit
+from esscher.runs.result import Result
+from esscher.show.content import Card
+from esscher.show.table_view import TableView
+from esscher.studies.probe.combine import NORMAL, WORDS
+from esscher.studies.probe.study import TOLERANCES, OnePass, ProbeData, ProbeSettings
 
+Probe = Result[ProbeSettings]
+TITLE = "Probe of a model"
+#: Output error from which a head is one to leave alone: sampling it is no estimate.
+LARGE = 0.5
+#: Heads of a flag, and of a headline, that are named.
+NAMED, FEW = 12, 5
 NEVER = "more than 10⁸"
-#: Heads of a flag that the table names; the CSV file has all.
-NAMED = 12
-#: Heads that a terminal shows unless all are asked for.
-SHOWN = 15
-#: Columns of the table of heads before and after the exponents: key, title, format and meaning.
-NUMBERS = (
-    ("layer", "layer", "n0", ""),
-    ("head", "head", "n0", ""),
-    ("tokens_10", "tokens for 10%", "n3", "for 10% relative output error; 95% interval"),
-    ("beyond", "extrapolated", "text", "whether that is more than the tokens that were read"),
-    ("at_context", "error at the context", "p1", "of the output, at the model's context length"),
-    ("flags", "flags", "text", "what stands out at this head"),
-    ("flag_evidence", "evidence of the flags", "text", ""),
-    ("H", "H", "d2", "attention horizon: the largest whitened singular value"),
-    ("psi", "Psi", "d2", "H^2: two-sided, as in the published version of the paper"),
-    ("paper_bound", "beta, paper", "d4", "at least this by the paper's bound, 1/(2(1 + 32 Psi))"),
-    ("bound", "bound", "text", "whether the mean's exponent is above it, by its 95% interval"),
-    ("paper_reference", "reference, paper", "d2", "the line 1/(2(1 + Psi))"),
+
+#: Variables that only tables show.
+TOKENS = tuple(
+    var(
+        "bound",
+        f"tokens for {tolerance:.0%}",
+        "n3",
+        name=f"tokens_{100 * tolerance:.0f}",
+        help=f"for {tolerance:.0%} relative output error, with 95% interval",
+        terminal="tokens for 10%" if tolerance == 0.1 else "",
+        page=tolerance == 0.1,
+        missing=NEVER,
+        last=True,
+    )
+    for tolerance in TOLERANCES
 )
-ATTENTION = (
-    ("khat", "k-hat", "d2", "tail of received attention, a diagnostic: 1/2 and more is heavy"),
-    ("ess", "effective tokens", "n0", "tokens that the median query attends"),
-    ("sinks", "in sinks", "p0", "attention that goes to sinks"),
-    ("delimiters", "in delimiters", "p0", "attention to [CLS], [SEP] and the like, in passages"),
-    ("sink_tokens", "largest sinks", "text", ""),
-    ("psi_one_sided", "Psi, one-sided", "d2", "first version: ‖Σ‖ ‖Σ^½ A‖², of tokens alone"),
-    ("paper_bound_one_sided", "beta, paper, one-sided", "d4", "1/(2(1 + 32 Psi)), one-sided Psi"),
-    ("paper_reference_one_sided", "reference, one-sided", "d2", "1/(2(1 + Psi)), one-sided Psi"),
-    (
-        "H_unscaled",
-        "H without 1/√d",
-        "d2",
-        "as the authors' programs compute it; Psi is its square",
+EXTRAPOLATED = var(
+    "",
+    name="extrapolated",
+    kind="b",
+    terminal="beyond",
+    help="whether that is more than the tokens that were read: extrapolated, and larger if more "
+    "text has rarer tokens",
+)
+HOLDS = var(
+    "",
+    "bound",
+    name="holds",
+    kind="U",
+    terminal="bound",
+    help="whether the mean's exponent is above the paper's, by its 95% interval",
+)
+UNSCALED = var(
+    "",
+    "H without 1/√d",
+    name="H_unscaled",
+    page=False,
+    help="as the authors' programs compute it; Psi is its square",
+)
+FLAGGED = var("", "flags", name="flags", kind="U", help="what stands out at this head")
+LOST = var("", "sinks and delimiters", name="lost", page=False)
+SINKS = var("", "largest sinks", name="sinks", kind="U", page=False)
+COUNT = var("", "heads", "n0", name="heads", kind="i", terminal="heads")
+WHICH = var("", "which", name="which", kind="U")
+FIRST = var(
+    "",
+    "evidence at the head that needs most tokens",
+    name="first",
+    kind="U",
+    terminal="evidence at the head that needs most tokens",
+)
+TYPICAL = var(
+    "", "mean exponent", name="typical", terminal="mean", help="mean exponent of the heads"
+)
+WORST = var("", "worst exponent", name="worst", terminal="worst", help="smallest of them")
+WORST_HEAD = var("", "worst head", "n0", name="worst_head", kind="i")
+SIDE_BY_SIDE = var(
+    "bound",
+    "exponent, side by side",
+    name="side_by_side",
+    terminal="side by side",
+    interval="digits",
+    help="exponent of the heads' outputs side by side",
+)
+PROJECTED = var(
+    "bound",
+    "exponent, projected",
+    name="projected",
+    terminal="projected",
+    interval="digits",
+    help="exponent behind the output projection",
+)
+ERROR = var("bound", name="error", format="s3", help="measured, relative")
+FITTED = var("", name="fitted", format="s3")
+TRUSTED = var("", name="trusted", kind="b", help="whether the fitted exponent can be")
+PREDICTED = var("bound", name="predicted", format="s3", help="predicted from one pass")
+
+
+def heads(result: Probe) -> xr.Dataset:
+    """Return the numbers of every head, with words for tables."""
+    data = ProbeData(result.data)
+    table = result.data.drop_dims(["size", "errors"])
+    for tolerance, column in zip(TOLERANCES, TOKENS, strict=True):
+        table[column.name] = data.one_pass.tokens.sel(within=tolerance, drop=True)
+    needed = table["tokens_10"].sel(bound="value", drop=True)
+    low, high = (exponents(result).sel(metric="mean", bound=end) for end in ("low", "high"))
+    bound, flags = data.one_pass.paper_bound, data.flagged["flag"].values
+    holds = np.where(low > bound, "holds", np.where(high < bound, "violated", "undecided"))
+    table = table.drop_vars("tokens").assign(
+        extrapolated=~(needed <= data.one_pass.keys),
+        holds=(bound.dims, holds),
+        lost=data.one_pass.sink_share + data.one_pass.delimiter_share,
+        H_unscaled=data.one_pass.horizon * result.setup.model.head_dim**0.5,
+        flags=by_row(lambda raised: ", ".join(flags[raised]), "flag", data.flagged),
+        sinks=by_row(
+            lambda tokens, shares: (
+                ", ".join(
+                    f"{visible(token)!r} {share:.0%}"
+                    for token, share in zip(tokens, shares, strict=True)
+                    if share == share  # fewer sinks than are named
+                )
+                or "none"
+            ),
+            "rank",
+            data.one_pass.sink_token,
+            data.one_pass.sink_received,
+        ),
+    )
+    unknown = ["exponent", "trusted"] if result.setup.settings.predict else []
+    if bool(data.one_pass.psi_one_sided.isnull().all()):
+        unknown.append("psi_one_sided")
+    return table.drop_vars(unknown)
+
+
+def exponents(result: Probe) -> xr.DataArray:
+    """Return the exponents of the heads: measured, or predicted if nothing was sampled."""
+    data = ProbeData(result.data)
+    return data.predicted_exponent if result.setup.settings.predict else data.fit.exponent
+
+
+def evidence(result: Probe, layer: int, head: int) -> dict[str, str]:
+    """Return what speaks for each flag of a head."""
+    data = ProbeData(result.data.sel(layer=layer, head=head))
+    share = float(data.reference_share)
+    reasons = data.fit.reasons.sel(metric="mean").item()
+    said = {
+        "reference": f"the reference's own error is {share:.0%} of the smallest error measured",
+        "fit": f"exponent of the mean: {reasons}",
+    }
+    for metric, word in WORDS.items():
+        here = ProbeData(data.dataset.sel(metric=metric, bound="value"))
+        noise, error = here.standard_error, float(here.one_pass.curve_exponent_error)
+        measured = f"exponent measured: {float(here.fit.exponent):.3f} ± {float(noise):.3f}"
+        alone, predicted = float(here.one_pass.curve_exponent), float(here.predicted_exponent)
+        said |= {
+            f"slow {word}": measured,
+            f"slow {word} (predicted)": "exponent predicted on these sizes: "
+            f"{alone:.3f} ± {error:.3f}",
+            f"prediction off ({word})": f"{measured}, exponent predicted: "
+            f"{predicted:.3f} ± {error:.3f}",
+        }
+        if metric == "mean":
+            horizon, sharp = float(here.one_pass.horizon), float(here.one_pass.sharp)
+            said["not Gaussian"] = (
+                f"{measured}, Gaussian tokens of H = {horizon:.2f} would tend to {sharp:.3f} "
+                "(conjectured)"
+            )
+    return {flag: said[flag] for flag in data.flagged["flag"].values[data.flagged.values].tolist()}
+
+
+def by_need(result: Probe) -> pd.DataFrame:
+    """Return the table of heads, those that need most tokens first."""
+    return TABLES[0].ordered(result)
+
+
+def enough_for(result: Probe, share: float) -> float:
+    """Return the tokens for 10% error that are enough for a share of the heads; NaN: none are."""
+    tokens = by_need(result)["tokens_10"]
+    return float(tokens.iloc[-math.ceil(share * len(tokens))])
+
+
+def flags(result: Probe) -> xr.Dataset:
+    """Return the flags that are raised, with their heads, those that need most tokens first."""
+    raised = ProbeData(result.data).flagged.to_dataframe("raised").reset_index()
+    order = by_need(result)[["layer", "head"]].merge(raised[raised["raised"]])
+    rows: dict[str, tuple[int, str, str]] = {}
+    for flag, there in order.groupby("flag", sort=False):
+        heads = [(int(layer), int(head)) for layer, head in there[["layer", "head"]].to_numpy()]
+        names = [f"{layer}.{head}" for layer, head in heads]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        first = f"{names[0]}: {evidence(result, *heads[0])[str(flag)]}"
+        rows[str(flag)] = len(names), ", ".join(names[:NAMED]) + more, first
+    if not rows:
+        return xr.Dataset()
+    columns = zip(("heads", "which", "first"), zip(*rows.values(), strict=True), strict=True)
+    data = {name: ("flag", list(values)) for name, values in columns}
+    return xr.Dataset(data, {"flag": list(rows)})
+
+
+def layers(result: Probe) -> xr.Dataset:
+    """Return what the heads of each layer have in common, of errors of the mean output."""
+    data = ProbeData(result.data)
+    if bool(data.correlation.isnull().all()):  # one head, or too few samples
+        return xr.Dataset()
+    table = result.data[["effective_heads", "amplification"]].sel(errors="mean", drop=True)
+    table = table.isel(size=-1, drop=True)
+    each = data.fit.exponent.sel(metric="mean", bound="value", drop=True)
+    return table.assign(
+        typical=each.mean("head"),
+        worst=each.min("head"),
+        worst_head=each["head"][each.argmin("head")].drop_vars("head"),
+        side_by_side=data.side_by_side.exponent.sel(metric="mean", drop=True),
+        projected=data.projected.exponent.sel(errors="mean", drop=True),
+    )
+
+
+def curves(result: Probe) -> xr.Dataset:
+    """Return errors of every head against n, relative to the size of its outputs.
+
+    That of the covariance is relative to its square. Measured and predicted ones have 95%
+    intervals.
+    """
+    data = ProbeData(result.data)
+    one_pass = data.one_pass
+    square = 1 + (data.dataset["metric"] == "cov")
+    scale = one_pass.norm.where(one_pass.norm > 0, 1.0) ** square
+    error, reach = one_pass.predicted_error, NORMAL * one_pass.predicted_standard_error
+    low = (error - reach).where(error - reach > error / 10, error / 10)
+    predicted = xr.concat([error, low, error + reach], "bound", join="override")
+    constant, exponent = (f.sel(bound="value") for f in (data.fit.constant, data.fit.exponent))
+    fitted = constant * data.dataset["size"] ** -exponent
+    table = {"error": data.error / scale, "fitted": fitted / scale, "predicted": predicted / scale}
+    return xr.Dataset(table | {"trusted": data.fit.trusted}).assign_coords(bound=list(BOUNDS))
+
+
+TABLES = (
+    TableView(
+        "heads",
+        "All heads",
+        ("layer", "head"),
+        (
+            *(*TOKENS, EXTRAPOLATED, OnePass.at_context, FLAGGED, OnePass.horizon),
+            *(OnePass.psi, OnePass.paper_bound, HOLDS, OnePass.paper_reference, Fit.exponent),
+            *(ProbeData.predicted_exponent, OnePass.khat, OnePass.ess, OnePass.sink_share),
+            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, UNSCALED, OnePass.sharp),
+            *(OnePass.frobenius, OnePass.tau, ProbeData.reference_share, OnePass.keys),
+        ),
+        heads,
+        sort="tokens_10",
+        caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see the head's "
+        "curves above. The CSV file has every column.",
+        least=(
+            *("ESS", "k-hat", "predicted cov", "predicted map", "bound", "beyond"),
+            *("predicted mean", "H", "exponent cov", "paper", "exponent map"),
+        ),
     ),
-    ("proxy", "proxy", "d2", "variance proxy of the keys over their variance, worst direction"),
+    TableView(
+        "flags",
+        "Flags: what stands out",
+        ("flag",),
+        (COUNT, WHICH, FIRST),
+        flags,
+        sort="heads",
+        most=100,
+        caption="Heads are written LAYER.HEAD, those that need most tokens first. Each head's own "
+        "flags stand beside it in the table of all heads.",
+    ),
+    TableView(
+        "layers",
+        "Heads together: errors of the mean output",
+        ("layer",),
+        (
+            *(ProbeData.effective_heads, ProbeData.amplification, TYPICAL, WORST, WORST_HEAD),
+            *(SIDE_BY_SIDE, PROJECTED),
+        ),
+        layers,
+        most=1000,
+        page=False,
+    ),
 )
-#: Columns in the CSV file, and among the numbers of a picked head, alone.
-HIDDEN = {"flag_evidence", "sink_tokens", "H_unscaled"} | {
-    key for key, *_ in ATTENTION if key.endswith("one_sided")
-}
+CURVES = TableView(
+    "curves",
+    "Errors of every head",
+    ("layer", "head", "metric", "size"),
+    (ERROR, FITTED, PREDICTED, TRUSTED),
+    curves,
+)
 
 
-def summary(result: Probe, name: str) -> Summary:
-    """Say what was measured and what matters of it; ``name`` is that of the run."""
-    count = len(result.heads)
-    if not count:
-        return Summary("Probe of a model", subject(result), [], [])
-    table = result.table()
-    worst = result.heads[int(table["at_context"].argmax())]
-    counts = class_counts(head.exponent("mean")[1] for head in result.heads)
-    how = "predicted" if result.study.predict else "measured"
-    cards = [
+def subject(result: Probe) -> str:
+    """Return what was measured: model, text, mode, tokens, sizes and replicates."""
+    setup, settings = result.setup, result.setup.settings
+    how = counted(settings.replicates, "replicate")
+    return (
+        f"{setup.model.name} on {setup.text.source}, {settings.mode}, {settings.tokens:,} tokens, "
+        f"n = {settings.sizes[0]:,} to {settings.sizes[-1]:,}, "
+        f"{'predicted from one pass' if settings.predict else how}"
+    )
+
+
+def rates(result: Probe) -> dict[RateClass, int]:
+    """Count the exponents of the mean output that are at 1/2, below, above and undecided."""
+    ends = exponents(result).sel(metric="mean", bound=["low", "high"])
+    ends = ends.where(ends.notnull().all("bound"))
+    return class_counts(
+        (None, None) if low != low else (low, high)
+        for low, high in ends.transpose(..., "bound").values.reshape(-1, 2).tolist()
+    )
+
+
+def headline(result: Probe) -> str:
+    """Return the answer in a few sentences: the tokens it takes, and how far off heads are."""
+    frame, context = by_need(result), result.setup.model.max_positions
+    names = [f"{layer}.{head}" for layer, head in frame[["layer", "head"]].to_numpy()]
+    needed = frame["tokens_10"].fillna(np.inf)
+    keys, errors = frame["keys"], frame["at_context"]
+    worst = int(errors.argmax())
+    large = frame.assign(name=names)[frame["at_context_low"] > LARGE]
+    large = large.sort_values("at_context", ascending=False, kind="stable")
+    keep_all = f"No head is certainly more than {LARGE:.0%} off."
+    if len(large):
+        more = f" and {len(large) - FEW} more" if len(large) > FEW else ""
+        keep_all = (
+            f"{counted(len(large), 'head')} ({', '.join(large['name'][:FEW])}{more}) "
+            f"{'is' if len(large) == 1 else 'are'} more than {LARGE:.0%} off: keep all tokens "
+            "there."
+        )
+    how = "predicted" if result.setup.settings.predict else "measured"
+    return (
+        "For 10% output error a typical head needs "
+        f"{_tokens(float(needed.median()), float(keys.median()))}, the neediest ({names[0]}) "
+        f"{_tokens(float(needed[0]), float(keys[0]))}. "
+        f"At {context:,.0f} tokens, the model's own context length, a typical head is "
+        f"{_percent(float(errors.median()))} off its limit, the worst ({names[worst]}) "
+        f"{_percent(float(errors[worst]))}{' (extrapolated)' if (context > keys).any() else ''}. "
+        f"{keep_all} The error of the mean output falls {rates_said(rates(result), 'head')} "
+        f"({how})."
+    )
+
+
+def _tokens(tokens: float, read: float) -> str:
+    """A number of tokens; beyond those that were read it is extrapolated, and says so."""
+    if not math.isfinite(tokens):
+        return "more tokens than can be predicted"
+    text = two_digits(max(tokens, 1.0)) if tokens >= 10 else f"{tokens:.0f}"
+    return f"~{text} tokens (extrapolated)" if tokens > read else f"{text} tokens"
+
+
+def _percent(share: float) -> str:
+    """A share in percent, in two digits below 10%."""
+    return f"{100 * share:.2g}%" if share < 0.1 else f"{share:.0%}"
+
+
+def notes(result: Probe) -> list[str]:
+    """Return what is said below the tables of a terminal."""
+    bounds = heads(result)["holds"].values
+    violated = int((bounds == "violated").sum())
+    return [
+        "The paper's bound on the exponent of the mean holds at "
+        f"{int((bounds == 'holds').sum())} of {bounds.size} heads"
+        + (f" and is violated at {violated}." if violated else ".")
+    ]
+
+
+def cards(result: Probe) -> list[Card]:
+    """Return the numbers that matter."""
+    frame, counts = by_need(result), rates(result)
+    total, errors = len(frame), frame["at_context"]
+    worst = frame.iloc[int(errors.argmax())]
+    how = "predicted" if result.setup.settings.predict else "measured"
+    return [
         Card(
-            shown(float(table["at_context"].median()), "p1"),
+            shown(float(errors.median()), "p1"),
             "output error of a typical head",
-            f"at {worst.context:,.0f} tokens, the model's own context length; worst "
-            f"({worst.layer}.{worst.head}): {shown(worst.at_context, 'p0')}",
+            f"at {result.setup.model.max_positions:,.0f} tokens, the model's own context length; "
+            f"worst ({worst['layer']}.{worst['head']}): {shown(worst['at_context'], 'p0')}",
         ),
         Card(
-            f"{int((table['at_context_low'] > LARGE).sum())} of {count}",
+            f"{int((frame['at_context_low'] > LARGE).sum())} of {total}",
             f"heads are more than {LARGE:.0%} off",
             "there, by the lower ends of their 95% intervals: keep all of their tokens",
         ),
         Card(
-            f"{counts['at 1/2']} of {count}",
+            f"{counts['at 1/2']} of {total}",
             "heads converge like 1/\u2060√n",
             f"mean output, {how}, by 95% intervals: {class_words(counts)}",
         ),
@@ -100,202 +396,6 @@ def summary(result: Probe, name: str) -> Summary:
             shown(enough_for(result, 0.5), "n3", NEVER),
             "tokens are enough for half of the heads",
             "for 10% output error; extrapolated beyond the tokens read: "
-            f"{int(table['extrapolated'].sum())} of {count}",
+            f"{int(frame['extrapolated'].sum())} of {total}",
         ),
     ]
-    flags = [_flags(result)] if any(head.flags for head in result.heads) else []
-    return Summary("Probe of a model", subject(result), cards, [*flags, _heads(result, name)])
-
-
-def _flags(result: Probe) -> Table:
-    """Heads of every flag, with the evidence at the first of them."""
-    rows = [
-        {
-            "flag": flag,
-            "heads": len(heads),
-            "named": ", ".join(heads[:NAMED])
-            + (f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""),
-            "evidence": evidence,
-            "which": " ".join(heads),
-        }
-        for flag, heads, evidence in _by_flag(result.heads)
-    ]
-    return Table(
-        title="Flags: what stands out",
-        name="flags",
-        columns=[
-            Column("flag", "flag"),
-            Column("heads", "heads", "n0"),
-            Column("named", "which"),
-            Column("evidence", "evidence at the first of them"),
-            Column("which", "all heads", shown=False),
-        ],
-        data=data_of(pd.DataFrame(rows)),
-        caption=f"{counted(len(result.heads), 'head')} in all, written LAYER.HEAD. Each head's own "
-        "flags stand beside it in the table below; pick the head to see the evidence.",
-    )
-
-
-def _by_flag(heads: Iterable[ProbeHead]) -> list[tuple[str, list[str], str]]:
-    """Flags, most frequent first, with the names of their heads, and the evidence at the first."""
-    flagged: dict[str, list[ProbeHead]] = {}
-    for head in heads:
-        for flag in head.flags:
-            flagged.setdefault(flag, []).append(head)
-    return [
-        (flag, [f"{head.layer}.{head.head}" for head in raised], raised[0].flags[flag])
-        for flag, raised in sorted(flagged.items(), key=lambda item: -len(item[1]))
-    ]
-
-
-def _heads(result: Probe, name: str) -> Table:
-    """All numbers of all heads; the page also shows those of the picked one below its curves."""
-    frame, heads = result.table(), result.heads
-    frame["beyond"] = np.where(frame["extrapolated"], "yes", "")
-    frame["sink_tokens"] = [
-        ", ".join(f"{visible(token)!r} {share:.0%}" for token, share in head.sinks) or "none"
-        for head in heads
-    ]
-    kept = {(head.layer, head.head) for head in by_need(result)[:KEPT]}
-    frame["flag_evidence"] = [
-        "\n".join(f"{flag}: {evidence}" for flag, evidence in head.flags.items())
-        if (head.layer, head.head) in kept
-        else None
-        for head in heads
-    ]
-    exponents = []
-    for metric, words in METRIC_NAMES.items():
-        if not result.study.predict:
-            exponents.append((metric, f"exponent, {words}", "d2", "beta of error ~ C n^-beta"))
-    for metric, words in METRIC_NAMES.items():
-        title = f"predicted exponent, {words}"
-        exponents.append((f"predicted_{metric}", title, "d2", "on these sizes, from one pass"))
-    columns = []
-    for key, title, digits, meaning in (*NUMBERS, *exponents, *ATTENTION):
-        if key.endswith("one_sided") and not frame[key].notna().any():
-            continue
-        low, high = (f"{key}_{end}" if f"{key}_{end}" in frame else None for end in ("low", "high"))
-        column = Column(key, title, digits, low, high, help=meaning, shown=key not in HIDDEN)
-        columns.append(replace(column, missing=NEVER, last=True) if key == "tokens_10" else column)
-    file = "The CSV file has every column"
-    if len(kept) < len(heads):
-        file += f"; evidence of flags only of the {len(kept):,} heads that need most tokens"
-    return Table(
-        title="All heads",
-        name=f"{name}-heads",
-        columns=columns,
-        data=data_of(frame),
-        caption="Brackets are 95% intervals. Click a row, or press Enter on it, to see the head's "
-        f"curves above. {file}.",
-        sort=("tokens_10", True),
-    )
-
-
-def print_result(result: Probe, console: PlainConsole, everything: bool = False) -> None:
-    """Print the worst heads, the layers and how good the predictors were."""
-    if not result.heads:
-        return
-    frame = result.table().sort_values("tokens_10", ascending=False, na_position="first")
-    some = frame if everything else frame.head(SHOWN)
-    hidden = len(frame) - len(some)
-    table = PlainTable(
-        f"{result.study.model_record.name}, {result.study.mode} mode: "
-        + ("all heads" if not hidden else f"the {len(some)} heads that need most tokens"),
-        least=("ESS", "k-hat", "cov", "H", "map", "error"),
-    )
-    headings = ("head", "H", "Psi", "beta, paper", *METRICS, "k-hat", "ESS", "error", "10%")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in some.to_dict("records"):
-        tokens, low, high = (_short(row[f"tokens_10{end}"]) for end in ("", "_low", "_high"))
-        if tokens[-1] == low[-1] == high[-1] and tokens[-1] in "kM":
-            low, high = low[:-1], high[:-1]
-        table.add_row(
-            f"{row['layer']}.{row['head']}",
-            f"{row['H']:.2f}",
-            f"{row['psi']:.2f}",
-            f"{row['paper_bound']:.4f}",
-            *(_half_width(row, result.exponent_column(metric)) for metric in METRICS),
-            f"{row['khat']:.2f}",
-            f"{row['ess']:.0f}",
-            percent(row["at_context"]),
-            f"{tokens} ({low}-{high})" + ("*" if row["extrapolated"] else ""),
-        )
-    console.print(table)
-    if hidden:
-        console.say(f"{counted(hidden, 'more head')}, which need fewer tokens; --all shows all.")
-    bounds = frame["bound"].value_counts()
-    violated = int(bounds.get("violated", 0))
-    console.say(
-        "The paper's bound on the exponent of the mean holds at "
-        f"{int(bounds.get('holds', 0))} of {len(frame)} heads"
-        + (f" and is violated at {violated}." if violated else ".")
-    )
-    flags = _by_flag(by_need(result))
-    if flags:
-        table = PlainTable("Flags: what stands out")
-        table.add_column("flag", no_wrap=True)
-        table.add_column("heads", justify="right", no_wrap=True)
-        table.add_column("evidence at the head that needs most tokens")
-        for flag, heads, evidence in flags:
-            table.add_row(flag, str(len(heads)), f"{heads[0]}: {evidence}")
-        console.print(table)
-    _print_layers(result, console)
-    how = "predicted" if result.study.predict else "measured"
-    console.explain(
-        "head: layer.head; Psi: H^2; beta, paper: by the paper's bound the exponent is at least "
-        "1/(2(1 + 32 Psi)); k-hat: tail of received attention, a diagnostic; mean, cov, map: "
-        f"{how} exponents of error ~ C n^-beta, in brackets half the width of the 95% interval "
-        "(last digits); ESS: tokens that the median query attends; error: output error at "
-        f"{result.heads[0].context:,.0f} tokens, the model's own context length; 10%: tokens "
-        "for 10% output error, with 95% interval; * more than the tokens that were read: "
-        "extrapolated, and larger if more text has rarer tokens.",
-    )
-
-
-def _print_layers(result: Probe, console: PlainConsole) -> None:
-    """The heads of each layer together, a line per layer."""
-    frame = result.layers_table()
-    if frame.empty:
-        return
-    table = PlainTable(
-        f"Heads together: errors of the mean output of {int(frame['heads'].max())} heads",
-        least=("worst", "mean", "side by side", "sum"),
-    )
-    for heading in ("layer", "effective", "sum", "mean", "worst", "side by side", "projected"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in frame.to_dict("records"):
-        table.add_row(
-            str(row["layer"]),
-            _half_width(row, "effective_heads", 1),
-            _half_width(row, "amplification"),
-            f"{row['heads_mean']:.2f}",
-            f"{row['heads_worst']:.2f}",
-            _half_width(row, "side_by_side"),
-            _half_width(row, "projected"),
-        )
-    console.print(table)
-    console.explain(
-        "effective: number of heads with independent errors, (tr R)^2 / tr R^2 of the "
-        "correlations R of errors behind the output projection; sum: squared error of the sum of "
-        "heads over the sum of their squared errors (1: independent); then exponents: mean and "
-        "worst of the heads, heads side by side, and behind the output projection.\n",
-    )
-
-
-def _half_width(row: dict[Any, Any], name: str, decimals: int = 2) -> str:
-    """A number with half the width of its interval, in units of the last digit."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    half = None if low is None or high is None else (high - low) / 2
-    return with_error(row[name], half, decimals)
-
-
-def _short(number: float | None) -> str:
-    """A number of tokens in at most five characters; what is beyond the grid is never."""
-    if number is None or np.isnan(number):
-        return "never"
-    for size, letter in ((1e6, "M"), (1e4, "k")):
-        if number >= size:
-            unit = 1e3 if letter == "k" else size
-            return f"{number / unit:.{0 if number >= 10 * unit else 1}f}{letter}"
-    return f"{number:.0f}"

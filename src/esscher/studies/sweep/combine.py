@@ -157,11 +157,10 @@ def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> Swe
         data.slope_half_width = np.where(np.isfinite(widths), widths, np.nan)
     data.fill(*(v.name for v in (*LimitMethod.variables(), *Predictions.variables())))
 
-    # sizes that two replicates reach, or one: a precision, or a stopped run, may leave some out
-    mean, median, noise = np.full((3, *errors.shape[:2], len(counts)), np.nan)
+    # a precision, or a run that was stopped, may leave few replicates at large sizes, or none
+    mean, noise = np.full((2, *errors.shape[:2], len(counts)), np.nan)
     reached, twice = int(np.sum(counts > 0)), int(np.sum(counts > 1))
     mean[..., :reached] = np.nanmean(errors[..., :reached], axis=2)
-    median[..., :reached] = np.nanmedian(errors[..., :reached], axis=2)
     spread = np.nanstd(errors[..., :twice], axis=2, ddof=1)
     noise[..., :twice] = spread / np.sqrt(counts[:twice])
     low, high = np.maximum(mean - NORMAL * noise, 0.0), mean + NORMAL * noise
@@ -183,7 +182,6 @@ def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> Swe
                 test = law.predicted.floor_share, law.predicted.floor_power
             floor_share[m, s], floor_power[m, s] = test
             predicted[m, s] = np.nan if rate.predicted is None else rate.predicted
-    data.median, data.standard_error = median, noise
     data.error = np.stack([mean, low, high], axis=-1)
     data.fit.put(rates)
     data.verdict, data.predicted = verdicts.astype(str), predicted

@@ -96,8 +96,6 @@ class SweepData(LimitMethod, Predictions):
         interval="short",
         help="mean over replicates, with 95% interval",
     )
-    median = var("metric alpha size", "median error", "s3", terminal="median", page=False)
-    standard_error = var("metric alpha size", page=False, help="of the mean over replicates")
     fit = group(Fit, "metric alpha")
     predicted = var(
         "metric alpha",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
@@ -20,22 +21,18 @@ from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.weights import HeadWeights, head_weights
 from esscher.engine.sampled.context import delimiter_shares, measure_context, split
-from esscher.engine.sampled.layer import HeadNumbers, output_gram
+from esscher.engine.sampled.layer import PRODUCTS, HeadNumbers, LayerMeasurement, output_gram
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
-from esscher.engine.sampled.sizes import FEWEST_KEYS, needed_context
+from esscher.engine.sampled.sizes import FEWEST_KEYS, METRICS, needed_context
 from esscher.engine.text.collect import CloudFile, cloud_bytes, collect_cloud, visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
 from esscher.math.statistics import received_exponent, resampling_counts
-from esscher.math.statistics.intervals import ByMetric, Ends
-from esscher.math.tails.candidates import Cloud
-from esscher.math.tails.cloud import QUICK, cloud_tails
 from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.folder import Cell, CellRun
-from esscher.studies.probe.assemble import MeasuredLayer, make_cell
-from esscher.studies.probe.result import TOLERANCES, HeadStatistics, PredictedError
-from esscher.studies.probe.study import ProbeStudy
+from esscher.runs.folder import Run
+from esscher.runs.study import Setup
+from esscher.studies.probe.study import TOLERANCES, ProbeSettings, ProbeStudy, Samples
 
 #: Name of the cloud in a run's directory.
 CLOUD = "cloud"
@@ -46,13 +43,22 @@ SHARE = 0.9
 
 
 def read_text(
-    study: ProbeStudy, loaded: LoadedModel, model: AnyModel, executor: CellExecutor
+    study: ProbeStudy,
+    settings: ProbeSettings,
+    loaded: LoadedModel,
+    model: AnyModel,
+    executor: CellExecutor,
 ) -> ProbeWork:
     """Cut the text into passages."""
-    pooled, context = study.mode == "pooled", study.context
+    pooled, context = settings.mode == "pooled", settings.context
     least = FEWEST_KEYS if pooled else needed_context(loaded.outline)
     passages = read_passages(
-        loaded, study.text, tokens=study.tokens, context=context, column=study.column, least=least
+        loaded,
+        study.text,
+        tokens=settings.tokens,
+        context=context,
+        column=study.column,
+        least=least,
     )
     longest = max(len(passage.ids) for passage in passages)
     if not pooled and isinstance(context, AtMost):
@@ -62,55 +68,56 @@ def read_text(
             f"{passages.source!r} has only {passages.text_tokens} tokens, less than a passage of "
             f"{context}; give more text, or a context of at most {longest}"
         )
-    tokens = min(int(study.tokens), passages.text_tokens)
-    study = replace(study, tokens=tokens, context=context).fill(loaded.outline)
-    study = replace(study, model=loaded.record, text=passages.record)
-    return ProbeWork(study, loaded, model, passages, executor)
+    tokens = min(int(settings.tokens), passages.text_tokens)
+    settings = replace(study, tokens=tokens, context=int(context)).resolve(loaded.outline)
+    setup = Setup(settings, {"model": loaded.record, "text": passages.record})
+    return ProbeWork(setup, loaded, model, passages, executor)
 
 
 @dataclass(frozen=True, eq=False)
 class ProbeWork:
-    """A probe that is ready: see :class:`esscher.runs.old_study.Work`."""
+    """A probe that is ready: see :class:`esscher.runs.study.Work`."""
 
-    study: ProbeStudy
+    setup: Setup[ProbeSettings]
     loaded: LoadedModel
     model: AnyModel
     passages: PassageSet
     executor: CellExecutor
 
-    def batches(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield layers, as many as the disk has room for, or all passages."""
-        if self.study.mode == "pooled":
+        settings = self.setup.settings
+        if settings.mode == "pooled":
             yield from self._layers(run)
             return
-        study = replace(self.study, executor=None)  # workers know nothing of who computes
-        names = study.cells()
-        draws = -(-study.samples // len(names))
         yield {
-            name: Task(name, _passage_cell, (self.model, passage, draws, study))
-            for name, passage in zip(names, self.passages.passages, strict=False)
+            name: Task(name, measure_passage, (self.model, passage, settings))
+            for name, passage in zip(
+                ProbeStudy.cells(self.setup), self.passages.passages, strict=False
+            )
         }
 
-    def _layers(self, run: CellRun) -> Iterator[Mapping[str, Task]]:
+    def _layers(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield layers whose tokens the disk has room for; they are gone before the next ones.
 
         A small cloud of tokens lies where temporary files go. A large one, and one that other
         machines read, lies in the run's directory until its layers are measured.
         """
-        study, loaded = replace(self.study, executor=None), self.loaded
-        layers = [int(name.removeprefix("layer-")) for name in run.missing(study.cells())]
+        settings, loaded = self.setup.settings, self.loaded
+        missing = run.missing(ProbeStudy.cells(self.setup))
+        layers = [int(name.removeprefix("layer-")) for name in missing]
         if not layers:
             return
         linear = [layer for layer in layers if head_weights(loaded, layer).linear]
-        moments = PassageMoments(self.passages, study.tokens, linear)
+        moments = PassageMoments(self.passages, settings.tokens, linear)
 
         def watch(read: Sequence[Passage], capture: LayerInputs) -> None:
-            moments.take(read, replace(capture, scaling=study.alpha * capture.scaling))
+            moments.take(read, replace(capture, scaling=settings.alpha * capture.scaling))
 
         layer_bytes = cloud_bytes(
-            rows=study.tokens,
+            rows=settings.tokens,
             layers=1,
-            heads=len(study.heads),
+            heads=len(settings.heads),
             key_heads=loaded.shape.key_heads,
             head_dim=loaded.shape.head_dim,
         )
@@ -135,9 +142,9 @@ class ProbeWork:
             cloud = collect_cloud(
                 loaded,
                 self.passages,
-                tokens=study.tokens,
+                tokens=settings.tokens,
                 layers=batch,
-                heads=study.heads,
+                heads=settings.heads,
                 folder=place if large else None,
                 progress=progress,
                 watch=watch,
@@ -148,98 +155,131 @@ class ProbeWork:
             for layer in batch:
                 name, shares = f"layer-{layer}", moments.delimiters[layer]
                 covariance = moments.covariance(layer)
-                arguments = (self.model, tokens, layer, shares, covariance, study)
-                tasks[name] = Task(name, _layer_cell, arguments)
+                arguments = (self.model, tokens, layer, shares, covariance, settings)
+                tasks[name] = Task(name, measure_layer, arguments)
             yield tasks
             layers = [layer for layer in layers if layer not in batch]
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _layer_cell(
+def measure_layer(
     model: AnyModel,
     cloud: CloudFile,
     layer: int,
     shares: Array,
     covariance: Array | None,
-    study: ProbeStudy,
-) -> Cell:
+    settings: ProbeSettings,
+) -> xr.Dataset:
     """One layer in pooled mode; on another machine, the cloud is mapped from its files."""
     with opened_model(model) as loaded:
         weights = head_weights(loaded, layer)
         measured, numbers = measure_pooled(
             cloud,
             layer,
-            study.sizes,
-            study.samples,
-            study.seed,
-            output_gram(weights.W_o[list(study.heads)]),
-            study.alpha,
+            settings.sizes,
+            settings.samples,
+            settings.seed,
+            output_gram(weights.W_o[list(settings.heads)]),
+            settings.alpha,
         )
-        psi = one_sided_psi(weights, covariance, study.alpha)
+        psi = one_sided_psi(weights, covariance, settings.alpha)
         token_ids = cloud.token_ids
-        stats = tuple(
+        heads = [
             describe_head(
                 number,
-                study.sizes,
-                study.seed,
+                settings,
                 lambda row: str(loaded.tokenizer.decode([int(token_ids[row])])),
                 context=loaded.max_positions,
                 delimiters=float(shares[head]),
                 psi=None if psi is None else psi[head],
             )
             for head, number in zip(measured.heads, numbers, strict=True)
-        )
-    return make_cell([(measured, stats)])
+        ]
+    return as_cell(0, [(measured, heads)])
 
 
-def _passage_cell(model: AnyModel, passage: Passage, draws: int, study: ProbeStudy) -> Cell:
+def measure_passage(model: AnyModel, passage: Passage, settings: ProbeSettings) -> xr.Dataset:
     """One passage in context mode."""
     with opened_model(model) as loaded:
-        rng = random_stream(study.seed, "probe queries", passage.number)
+        rng = random_stream(settings.seed, "probe queries", passage.number)
         asking, keys = split(len(passage.ids), passage.is_delimiter, loaded.causal, rng)
-        token_ids, layers = passage.ids[keys], list[MeasuredLayer]()
+        token_ids, heads = passage.ids[keys], list(settings.heads)
+        layers: list[MeasuredLayer] = []
 
         def measure(passage: Passage, capture: LayerInputs) -> None:
-            capture = replace(capture, scaling=study.alpha * capture.scaling)
+            capture = replace(capture, scaling=settings.alpha * capture.scaling)
             with torch.inference_mode():
                 measured, numbers, sinks = measure_context(
                     capture,
                     asking,
                     keys,
-                    study.sizes,
-                    draws,
-                    study.seed,
+                    settings.sizes,
+                    settings.samples,
+                    settings.seed,
                     passage.number,
                     output_gram(head_weights(loaded, capture.layer).W_o),
                 )
                 shares = delimiter_shares(capture, passage.is_delimiter)
-            stats = tuple(
+            described = [
                 describe_head(
                     numbers[h],
-                    study.sizes,
-                    study.seed,
+                    settings,
                     lambda row: str(loaded.tokenizer.decode([int(token_ids[row])])),
                     context=loaded.max_positions,
-                    passages=len(study.cells()),
                     delimiters=float(shares[h]),
                     apart=sinks[h],
                 )
-                for h in study.heads
-            )
-            units, heads = [*study.heads, len(measured.heads)], study.heads
-            products = measured.products
-            measured = replace(
+                for h in heads
+            ]
+            units, products = [*heads, len(measured.heads)], measured.products
+            chosen = replace(
                 measured,
-                heads=heads,
+                heads=settings.heads,
                 errors=measured.errors[:, units],
-                relative=measured.relative[units],
                 reference_error=measured.reference_error[units],
                 products=None if products is None else products[..., heads, :][..., heads],
             )
-            layers.append((measured, stats))
+            layers.append((chosen, described))
 
-        visit_passages(loaded, [passage], measure, layers=study.layers)
-    return make_cell(layers)
+        visit_passages(loaded, [passage], measure, layers=settings.layers)
+    return as_cell(passage.number, layers)
+
+
+#: Errors of a layer, and what one pass says about its heads, by variable.
+MeasuredLayer = tuple[LayerMeasurement, Sequence[Mapping[str, Any]]]
+
+
+def as_cell(passage: int, layers: Sequence[MeasuredLayer]) -> xr.Dataset:
+    """Return what is stored of layers."""
+    first, heads = layers[0]
+    rows, columns = np.triu_indices(len(first.heads))  # products of each pair of heads once
+    data = Samples.new(
+        passage=[passage],
+        layer=[measured.layer for measured, _ in layers],
+        head=first.heads,
+        metric=METRICS,
+        replicate=range(first.errors.shape[2]),
+        size=first.sizes,
+        within=TOLERANCES,
+        entry=range(len(heads[0]["spectrum"])),
+        rank=range(LISTED),
+        errors=PRODUCTS,
+        pair=[f"{first.heads[i]} x {first.heads[j]}" for i, j in zip(rows, columns, strict=True)],
+    )
+    for name in heads[0]:
+        setattr(data.one_pass, name, [[[h[name] for h in described] for _, described in layers]])
+    errors = np.array([measured.errors for measured, _ in layers])  # [layer, metric, unit, ...]
+    data.error = errors[None, :, :, :-1].swapaxes(2, 3)
+    data.layer_error = errors[None, :, :, -1]
+    products = [m.products for m, _ in layers if m.products is not None]
+    data.product = np.array(products)[None][..., rows, columns]
+    unknown = np.full(len(first.heads), np.nan)
+    noise = {"mean": [m.reference_error[:-1] for m, _ in layers]} | {
+        "cov": [unknown if m.cov_error is None else m.cov_error[:-1] for m, _ in layers]
+    }
+    by_metric = [noise.get(metric, [unknown] * len(layers)) for metric in METRICS]
+    data.reference_error = np.moveaxis(np.array([by_metric]), 1, -1)
+    return data.dataset
 
 
 # What one pass says about a head.
@@ -256,7 +296,7 @@ RESAMPLES = 200
 #: Relative size of what predictions leave out, such as what two tokens do together. With it errors
 #: of exponents are as large as stated, by root mean square, on MiniLM and SmolLM2 reading Wikipedia
 #: (docs/predictions.md has the others).
-LEFT_OUT = ByMetric(mean=0.015, cov=0.045, map=0.012)
+LEFT_OUT = {"mean": 0.015, "cov": 0.045, "map": 0.012}
 #: Largest exponent of a number that floats hold.
 LARGE = 700.0
 #: Sinks that are listed.
@@ -265,32 +305,26 @@ LISTED = 5
 
 def describe_head(
     numbers: HeadNumbers,
-    sizes: Sequence[int],
-    seed: int,
+    settings: ProbeSettings,
     label: Callable[[int], str],
     *,
     context: int,
-    passages: int = 1,
     delimiters: float,
     psi: float | None = None,
     apart: NDArray[np.int64] | None = None,
-) -> HeadStatistics:
-    """One-pass statistics of a head.
+) -> dict[str, Any]:
+    """Return what one pass says about a head: see :class:`esscher.studies.probe.study.OnePass`.
 
     Parameters
     ----------
     numbers
         What one pass gave.
-    sizes
-        Sizes of the samples.
-    seed
-        Seed of resampling.
+    settings
+        Of the study.
     label
         The token of a key, for the list of sinks.
     context
         Context length of the model.
-    passages
-        Passages over which the statistics will be averaged: each takes fewer queries, then.
     delimiters
         Share of the attention that goes to delimiters.
     psi
@@ -298,18 +332,19 @@ def describe_head(
     apart
         Keys that are sinks and have been set apart already; found here if left out.
     """
-    moments = numbers.coupled
+    moments, sizes, seed = numbers.coupled, settings.sizes, settings.seed
     asymptotic = exponents(moments.horizon)
-    one_sided = None if psi is None else exponents(psi**0.5)
     sinks: Any = "auto" if apart is None else apart
     burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
     tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
     order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
-    p10, median, p90 = np.quantile(numbers.participation, [0.1, 0.5, 0.9]).tolist()
+    absent = LISTED - len(order[:LISTED])
     # the relative output error at any n, and resamples of it over the queries
     keys = len(numbers.keys)
     top = max(BEYOND * keys, context, sizes[-1])
     grid = np.unique([*np.geomspace(FIRST, top, GRID).round().tolist(), context])
+    # statistics are averaged over passages: each takes fewer queries, then
+    passages = 1 if settings.mode == "pooled" else settings.passages
     effort = replace(EFFORT, queries=max(EFFORT.queries // passages, FEWEST_QUERIES))
     predicted = cloud_errors(numbers.cloud, sizes, grid=grid, effort=effort, seed=seed)
     rng = random_stream(seed, "probe prediction")
@@ -317,96 +352,82 @@ def describe_head(
     copies /= copies.sum(axis=1, keepdims=True)
     error = np.sqrt(predicted.weights @ predicted.map_squares) / numbers.norm
     resampled = np.sqrt(copies @ predicted.map_squares) / numbers.norm
-    tokens: dict[str, float | None] = {}
-    intervals: dict[str, Ends] = {}
-    for name in TOLERANCES:
-        tokens[name] = tokens_needed(error, predicted.grid, float(name))
-        each = [tokens_needed(curve, predicted.grid, float(name)) for curve in resampled]
-        each.sort(key=lambda n: np.inf if n is None else n)  # None, never, is the largest
-        low, high = (each[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975))
-        intervals[name] = low, high
+    tokens = []
+    for tolerance in TOLERANCES:
+        each = sorted(tokens_needed(curve, predicted.grid, tolerance) for curve in resampled)
+        ends = [each[int(q * (RESAMPLES - 1))] for q in (0.025, 0.975)]
+        tokens.append([tokens_needed(error, predicted.grid, tolerance), *ends])
     at = int(np.searchsorted(predicted.grid, context))
     at_context = float(error[at])
     least, most = np.quantile(resampled[:, at], [0.025, 0.975]).tolist()
-    return HeadStatistics(
-        horizon=moments.horizon,
-        frobenius=moments.frobenius,
-        tau=moments.tau,
-        spectrum=tuple(moments.spectrum.tolist()),
-        psi=moments.horizon**2,
-        psi_one_sided=psi,
-        paper_reference=asymptotic.paper_reference,
-        paper_bound=asymptotic.paper_bound,
-        paper_reference_one_sided=None if one_sided is None else one_sided.paper_reference,
-        paper_bound_one_sided=None if one_sided is None else one_sided.paper_bound,
-        sharp=ByMetric(mean=asymptotic.mean, cov=asymptotic.cov, map=asymptotic.map_rms),
-        log_burn_in=moments.log_burn_in,
-        frozen_share=moments.frozen_share(sizes[-1]),
-        khat=tail,
-        ess={"p10": p10, "median": median, "p90": p90},
-        sinks=tuple((label(j), float(numbers.received[j])) for j in order[:LISTED]),
-        sink_share=float(numbers.received[order].sum()) if order else 0.0,
-        delimiter_share=delimiters,
-        tails=key_tails(numbers, seed),
-        norm=numbers.norm,
-        predicted_error=ByMetric(
-            mean=predicted_error(predicted.mean, LEFT_OUT.mean),
-            cov=predicted_error(predicted.cov, LEFT_OUT.cov),
-            map=predicted_error(predicted.map, LEFT_OUT.map),
-        ),
-        keys=keys,
-        tokens_for=tokens,
-        tokens_for_interval=intervals,
-        context=context,
-        at_context=at_context,
-        at_context_interval=(min(least, at_context), max(most, at_context)),
-    )
+    curves = [
+        predicted_error(curve, LEFT_OUT[metric])
+        for metric, curve in (
+            ("mean", predicted.mean),
+            ("cov", predicted.cov),
+            ("map", predicted.map),
+        )
+    ]
+    return {
+        "horizon": moments.horizon,
+        "psi": moments.horizon**2,
+        "psi_one_sided": np.nan if psi is None else psi,
+        "paper_bound": asymptotic.paper_bound,
+        "paper_reference": asymptotic.paper_reference,
+        "sharp": [asymptotic.mean, asymptotic.cov, asymptotic.map_rms],
+        "frobenius": moments.frobenius,
+        "tau": moments.tau,
+        "spectrum": moments.spectrum,
+        "log_burn_in": moments.log_burn_in,
+        "frozen_share": moments.frozen_share(sizes[-1]),
+        "khat": [tail.k, *tail.interval],
+        "ess": float(np.quantile(numbers.participation, 0.5)),
+        "sink_share": float(numbers.received[order].sum()) if order else 0.0,
+        "delimiter_share": delimiters,
+        "sink_token": [*(label(j) for j in order[:LISTED]), *[""] * absent],
+        "sink_received": [*numbers.received[order[:LISTED]].tolist(), *[np.nan] * absent],
+        "norm": numbers.norm,
+        "keys": float(keys),
+        "tokens": np.where(np.isinf(tokens), np.nan, tokens),
+        "at_context": [at_context, min(least, at_context), max(most, at_context)],
+        "predicted_error": [curve for curve, _, _ in curves],
+        "predicted_standard_error": [noise for _, noise, _ in curves],
+        "curve_exponent": [exponent for _, _, (exponent, _) in curves],
+        "curve_exponent_error": [noise for _, _, (_, noise) in curves],
+    }
 
 
-def predicted_error(predicted: Predicted, left_out: float) -> PredictedError:
-    """A predicted error as it is stored: the expected norm, with its standard error.
+def predicted_error(
+    predicted: Predicted, left_out: float
+) -> tuple[Array, Array, tuple[float, float]]:
+    """Expected norms with their standard errors, and their exponent with its own.
 
     To the noise of what is sampled comes what the prediction leaves out, as if it was independent
-    at every size.
+    at every size. A single size has no exponent: NaN.
     """
-    exponent, noise = predicted.slope() or (None, None)
-    if noise is not None:
-        log_sizes = np.log(predicted.sizes)
-        noise = float(np.hypot(noise, left_out / np.linalg.norm(log_sizes - log_sizes.mean())))
+    exponent, noise = predicted.slope() or (np.nan, np.nan)
+    log_sizes = np.log(predicted.sizes)
+    spread = np.linalg.norm(log_sizes - log_sizes.mean())
+    if spread > 0:
+        noise = float(np.hypot(noise, left_out / spread))
     standard_error = np.hypot(predicted.standard_error, left_out * predicted.norm)
-    return PredictedError(
-        error=tuple(predicted.norm.tolist()),
-        standard_error=tuple(standard_error.tolist()),
-        exponent=exponent,
-        exponent_error=noise,
-    )
+    return predicted.norm, standard_error, (exponent, noise)
 
 
-def tokens_needed(error: Array, grid: Array, tolerance: float) -> float | None:
-    """First number of tokens with at most this relative error; None beyond ``MOST_TOKENS``.
+def tokens_needed(error: Array, grid: Array, tolerance: float) -> float:
+    """First number of tokens with at most this relative error; infinite beyond ``MOST_TOKENS``.
 
     Beyond the grid, which goes far beyond the cloud, the error of draws falls like 1/sqrt(n).
     """
     below = np.flatnonzero(error <= tolerance)
     if not below.size:
         n = float(grid[-1]) * float(error[-1] / tolerance) ** 2
-        return float(np.ceil(n)) if n <= MOST_TOKENS else None
+        return float(np.ceil(n)) if n <= MOST_TOKENS else np.inf
     i = int(below[0])
     if i == 0:
         return float(grid[0])
     x = np.interp(-np.log(tolerance), -np.log(error[[i - 1, i]]), np.log(grid[[i - 1, i]]))
     return float(np.ceil(np.exp(x) - 1e-9))
-
-
-def key_tails(numbers: HeadNumbers, seed: int) -> Cloud | None:
-    """Measure the keys' worst projection, see :func:`esscher.math.tails.cloud_tails`.
-
-    None where there are too few keys or passages to search in one half and judge on the other.
-    """
-    try:
-        return cloud_tails(numbers.keys, numbers.passages, seed=seed, effort=QUICK)[0]
-    except InputError:
-        return None
 
 
 def one_sided_psi(

@@ -1,0 +1,241 @@
+"""From cells to the result: passages as one, fitted rates, what heads have in common, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy
+import xarray as xr
+from numpy.typing import NDArray
+
+from esscher.core.validation import Array
+from esscher.core.variables import estimate, joined
+from esscher.engine.sampled.layer import PRODUCTS
+from esscher.math.statistics import fit_rate
+from esscher.math.statistics.intervals import family_wise
+from esscher.math.theory.cloud import EFFORT
+from esscher.runs.study import Setup
+from esscher.studies.probe.study import OnePass, ProbeData, ProbeSettings, Samples
+from esscher.studies.probe.together import (
+    FEWEST,
+    amplification,
+    effective_heads,
+    effective_magnitudes,
+    error_correlation,
+    magnitude_correlation,
+)
+
+#: Standard errors to each side of a 95% interval.
+NORMAL = 1.96
+#: Norms of the errors of the mean output, beside the errors themselves.
+MAGNITUDES = "magnitudes"
+#: Names of the errors in flags.
+WORDS = {"mean": "mean", "cov": "covariance", "map": "map"}
+#: Errors whose predicted exponents are flagged. That of the covariance was not worth it: it was
+#: raised at 10 of 75 heads that were measured to be slow.
+PREDICTED = ("mean", "map")
+#: All flags, in the order in which a head has them.
+FLAGS = (
+    *("slow mean", "slow mean (predicted)", "prediction off (mean)"),
+    *("slow covariance", "prediction off (covariance)"),
+    *("slow map", "slow map (predicted)", "prediction off (map)"),
+    *("not Gaussian", "reference", "fit"),
+)
+#: Level of the flags.
+ALPHA = 0.05
+#: Predicted exponents below this are slow: 1/2 less twice the error of predicted exponents.
+PREDICTED_SLOW = 0.48
+#: Share of reference error in the smallest measured error from which it is worth a flag.
+REFERENCE = 0.2
+
+
+def combine(setup: Setup[ProbeSettings], cells: Sequence[xr.Dataset]) -> ProbeData:
+    """Fit every head and layer."""
+    settings = setup.settings
+    whole = joined(cells, "layer" if settings.mode == "pooled" else "passage")
+    samples = Samples(whole)
+    errors, layer_errors, products = (
+        all_samples(array) for array in (samples.error, samples.layer_error, samples.product)
+    )
+    sizes = whole["size"].values.tolist()
+    data = ProbeData.new(
+        **{axis: whole[axis].values for axis in ("layer", "head", "metric", "size", "within")},
+        **{axis: whole[axis].values for axis in ("entry", "rank")},
+        other=whole["head"].values,
+        errors=(*PRODUCTS, MAGNITUDES),
+        flag=FLAGS,
+        replicate=range(errors.shape[-2]),
+    )
+    put_means(data.one_pass, samples.one_pass)
+    data.replicate_error = errors
+    fits = fitted(errors, sizes, settings.seed)
+    put_fits(data, fits)
+    data.side_by_side.put(fitted(layer_errors, sizes, settings.seed))
+    put_together(data, products, settings)
+    share = np.zeros(errors.shape[:3])
+    if errors.shape[-2]:
+        smallest = errors[..., -1].mean(axis=-1)
+        noise = samples.reference_error.mean("passage").values
+        np.divide(noise, smallest, out=share, where=(smallest > 0) & ~np.isnan(noise))
+    data.reference_share = share.max(axis=-1)
+    data.flagged = raised(data)
+    return data
+
+
+def all_samples(array: xr.DataArray) -> Array:
+    """Return the samples of all passages side by side, the replicates of the first one first."""
+    axes = [axis for axis in array.dims if axis not in ("passage", "replicate", "size", "pair")]
+    last = ["size", "pair"] if "pair" in array.dims else ["size"]
+    values = array.transpose(*axes, "passage", "replicate", *last).values
+    count = len(axes)
+    merged = (*values.shape[:count], -1, *values.shape[count + 2 :])
+    if not values.size:  # nothing was sampled
+        merged = (*values.shape[:count], 0, *values.shape[count + 2 :])
+    return np.ascontiguousarray(values.reshape(merged))
+
+
+def put_means(mean: OnePass, passages: OnePass) -> None:
+    """Set means over the passages; of words, those of the first one.
+
+    A number that is missing somewhere is missing. Predictions from different passages are
+    independent: their mean has a smaller standard error.
+    """
+    dataset = passages.dataset
+    for variable in mean.declared():
+        array = dataset[variable.name].transpose(*variable.axes, "passage")
+        if variable.kind == "U":
+            values = array.isel(passage=0).values
+        else:  # passages last: sums are then in the order in which those of a list are
+            values = np.ascontiguousarray(array.values).mean(axis=-1)
+        mean.dataset[variable.name] = variable.axes, values
+    factor = dataset.sizes["passage"] ** -0.5
+    mean.predicted_standard_error = factor * mean.predicted_standard_error
+    mean.curve_exponent_error = factor * mean.curve_exponent_error
+    unknown = mean.sink_received.isnull()
+    mean.sink_token = mean.sink_token.where(~unknown, "").astype(str)
+
+
+def fitted(errors: Array, sizes: Sequence[int], seed: int) -> NDArray[Any]:
+    """Return rates of errors [..., replicate, size] as objects; None if nothing was sampled."""
+    rates = np.empty(errors.shape[:-2], dtype=object)
+    if errors.shape[-2]:
+        n = np.asarray(sizes, dtype=np.float64)
+        for place in np.ndindex(rates.shape):
+            rates[place] = fit_rate(errors[place], n, seed=seed)
+    return rates
+
+
+def put_fits(data: ProbeData, rates: NDArray[Any]) -> None:
+    """Set the measured rates of the heads, and the predicted exponents to compare them with."""
+    sizes = data.dataset["size"].values
+    predicted = data.one_pass.predicted_error.values
+    exponents = data.one_pass.curve_exponent.values.copy()
+    errors = np.full((*rates.shape, len(sizes), 3), np.nan)
+    noise = np.full(rates.shape, np.nan)
+    for place, rate in np.ndenumerate(rates):
+        if rate is None:
+            continue
+        there = np.isin(sizes, rate.sizes)
+        errors[place][there] = np.array([rate.mean, rate.lower, rate.upper], dtype=float).T
+        noise[place] = np.nan if rate.standard_error is None else rate.standard_error
+        # curves bend: the exponent of the predicted one takes the weights of the fit
+        curve = predicted[place][there]
+        if np.all(curve > 0):
+            exponents[place] = rate.slope_of(curve)
+    data.error, data.standard_error = errors, noise
+    data.fit.put(rates)
+    reach = NORMAL * data.one_pass.curve_exponent_error.values
+    data.predicted_exponent = np.stack([exponents, exponents - reach, exponents + reach], axis=-1)
+
+
+def put_together(data: ProbeData, products: Array, settings: ProbeSettings) -> None:
+    """Set what the heads of each layer have in common, if there are several of them.
+
+    Parameters
+    ----------
+    data
+        What to fill in; the errors of its heads are there.
+    products
+        Axes [layer, error, replicate, size, pair].
+    settings
+        Of the study.
+    """
+    heads, sizes = data.dataset.sizes["head"], data.dataset["size"].values.tolist()
+    names = ("correlation", "effective_heads", "amplification")
+    data.fill(*names, *(v.name for v in data.projected.declared()))
+    replicates = products.shape[2]
+    if heads < 2 or replicates < FEWEST:
+        return
+    seed, mean_errors = settings.seed, data.replicate_error.sel(metric="mean").values[..., -1]
+    correlation, effective, whole = (getattr(data, name).values for name in names)
+    projected = np.empty((len(products), len(PRODUCTS) + 1), dtype=object)
+    rows, columns = np.triu_indices(heads)
+    for i, layer in enumerate(products):
+        for k, pairs in enumerate(layer):
+            both = np.empty((*pairs.shape[:-1], heads, heads))
+            both[..., rows, columns] = both[..., columns, rows] = pairs
+            correlation[i, k] = error_correlation(both[:, -1])
+            for j in range(len(sizes)):
+                effective[i, k, j] = estimate(effective_heads(both[:, j], seed))
+                whole[i, k, j] = estimate(amplification(both[:, j], seed))
+            # rounding can make the norm of a vanishing sum negative
+            total = np.sqrt(np.maximum(both.sum(axis=(2, 3)), 0.0))
+            projected[i, k] = fitted(total[None], sizes, seed)[0]
+        norms = mean_errors[i].T
+        correlation[i, -1] = magnitude_correlation(norms)
+        effective[i, -1, -1] = estimate(effective_magnitudes(norms, seed))
+    data.correlation, data.effective_heads, data.amplification = correlation, effective, whole
+    data.projected.put(projected)
+
+
+# Flags: what stands out at a head, for mean, covariance and map apart.
+#
+# A flag about an exponent is a statement about its interval, and there are as many statements as
+# heads: p-values (Student's, so that few replicates decide little) are adjusted over all of them
+# (Holm), so that with 95% probability not one flag of a kind is false. How often those that one
+# pass gives are right has been measured (documentation, "Flags against measurements").
+
+
+def raised(data: ProbeData) -> NDArray[np.bool_]:
+    """Return which flags are raised, [layer, head, flag]."""
+    flags = {name: np.zeros(data.reference_share.shape, dtype=bool) for name in FLAGS}
+    one_pass, freedom = data.one_pass, data.dataset.sizes["replicate"] - 1.0
+    trusted = data.fit.trusted.sel(metric="mean")
+    for metric, word in WORDS.items():
+        exponent, noise, predicted, sharp, alone, error = (
+            array.sel(metric=metric).values
+            for array in (
+                data.fit.exponent.sel(bound="value"),
+                data.standard_error,
+                data.predicted_exponent.sel(bound="value"),
+                one_pass.sharp,
+                one_pass.curve_exponent,
+                one_pass.curve_exponent_error,
+            )
+        )
+        flags[f"slow {word}"] = significant(exponent - 0.5, noise, freedom, below=True)
+        if metric in PREDICTED:
+            slow = significant(alone - PREDICTED_SLOW, error, EFFORT.groups - 1.0, below=True)
+            flags[f"slow {word} (predicted)"] = slow
+        fewest = min(freedom, EFFORT.groups - 1.0)
+        off = significant(exponent - predicted, np.hypot(noise, error), fewest)
+        flags[f"prediction off ({word})"] = off
+        if metric == "mean":
+            flags["not Gaussian"] = significant(exponent - sharp, noise, freedom)
+            flags["fit"] = np.isfinite(exponent) & ~trusted.values
+    flags["reference"] = data.reference_share.values > REFERENCE
+    return np.stack([flags[name] for name in FLAGS], axis=-1)
+
+
+def significant(
+    values: Array, noise: Array, freedom: float, *, below: bool = False
+) -> NDArray[np.bool_]:
+    """Tell which numbers are not 0, or are below it.
+
+    All of them are tested together (Holm); NaN is not significant.
+    """
+    t = values / (np.where(noise > 0, noise, 1e-12) + 0 * noise)  # NaN stays
+    p = scipy.special.stdtr(freedom, t if below else -np.abs(t)) * (1 if below else 2)
+    return np.asarray(family_wise(p.ravel()) <= ALPHA).reshape(values.shape)
