@@ -88,12 +88,6 @@ class Head(ABC):
         return Coupling.from_moments(self.moments)
 
     @property
-    def M(self) -> Array:
-        """``S_k^{1/2} S_q^{1/2}``, of shape (d_k, d_k)."""
-        moments = self.moments
-        return symmetric_root(moments.cov_kk) @ symmetric_root(moments.cov_tt)
-
-    @property
     def tau(self) -> Array:
         """Mean tilt in whitened key coordinates, ``S_k^{1/2} E[t]``."""
         return symmetric_root(self.moments.cov_kk) @ self.moments.mean_t

@@ -12,7 +12,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import outline_of
 from tests.engine.models.folders import configure, save
-from tests.engine.models.tiny import MODELS
+from tests.engine.models.tiny import MODELS, tiny_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -65,3 +65,14 @@ def test_no_layers(tmp_path: Path) -> None:
 def test_a_bad_type_is_refused_at_once() -> None:
     with pytest.raises(InputError, match="dtype is 'int3'; it must be one of float32"):
         ModelChoice("nowhere", dtype="int3")
+
+
+def test_lengths_of_passages() -> None:
+    outline = tiny_model("bert").outline
+    assert (outline.context(None, 512), outline.context(None, 30)) == (80, 30)
+    assert outline.context(40, 512) == 40
+    with pytest.raises(InputError, match="context is 81, but bert reads at most 80 tokens"):
+        outline.context(81, 512)
+    outline.check_supported()
+    with pytest.raises(InputError, match="is a causal BigBird model"):
+        tiny_model("big_bird", is_decoder=True).outline.check_supported()

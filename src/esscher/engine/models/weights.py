@@ -42,7 +42,6 @@ class HeadWeights:
         Whether nothing happens to q and k after these maps.
     """
 
-    layer: int
     W_q: Array
     b_q: Array
     W_k: Array
@@ -86,7 +85,6 @@ def head_weights(loaded: LoadedModel, layer: int) -> HeadWeights:
     W_o = numpy(output).reshape(len(output), shape.heads, -1).transpose(1, 0, 2)
     scaling = getattr(family.attention(block), "scaling", None)
     return HeadWeights(
-        layer=number,
         W_q=W_q,
         b_q=b_q,
         W_k=W_k,

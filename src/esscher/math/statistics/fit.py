@@ -26,7 +26,6 @@ from esscher.core.validation import (
 from esscher.math.statistics.intervals import (
     LEVEL,
     Ends,
-    LocalSlopes,
     Matrix,
     Numbers,
     Resamples,
@@ -73,8 +72,6 @@ class Rate(Record, frozen=True, kw_only=True):
         Mean of the replicates at these sizes, its standard error, and its interval.
     weights
         Weights of the sizes in the fit; they sum to 1.
-    local
-        Exponents along n.
     law, selection
         Power law, logarithmic law, floor or two powers: the law that describes the curve, the
         verdict, how large a floor may be, and what the test could have found.
@@ -105,7 +102,6 @@ class Rate(Record, frozen=True, kw_only=True):
     lower: Numbers
     upper: Numbers
     weights: tuple[float, ...]
-    local: LocalSlopes
     law: Name
     selection: Selection
     trusted: bool
@@ -285,7 +281,7 @@ class Rate(Record, frozen=True, kw_only=True):
         return TokensNeeded(target, tokens, ends, "predicted", outside, rivals)
 
     def table(self) -> pd.DataFrame:
-        """Return a data frame, one row per size; local exponents are those up to the size."""
+        """Return a data frame, one row per size."""
         import pandas as pd
 
         columns = {
@@ -295,9 +291,6 @@ class Rate(Record, frozen=True, kw_only=True):
             "lower": self.lower,
             "upper": self.upper,
             "fitted": self.fitted,
-            "local_exponent": (None, *self.local.exponent),
-            "local_lower": (None, *self.local.lower),
-            "local_upper": (None, *self.local.upper),
         }
         return pd.DataFrame(columns, dtype=np.float64)
 
@@ -507,8 +500,6 @@ def fit_rate(
         predicted=expected,
     )
     _, lower, upper = resamples.intervals(np.eye(len(at)), level)
-    steps = -np.diff(np.eye(len(x)), axis=0) / np.diff(x)[:, None]
-    slopes, least, most = resamples.intervals(steps, level)
     mean = np.exp(resamples.log_errors)
     covariance = as_matrix(forms @ resamples.covariance @ forms.T)
     rate = Rate(
@@ -524,12 +515,6 @@ def fit_rate(
         lower=finite_numbers(np.exp(lower)),
         upper=finite_numbers(np.exp(upper)),
         weights=tuple((weights / weights.sum()).tolist()),
-        local=LocalSlopes(
-            n=tuple(np.exp((x[1:] + x[:-1]) / 2).tolist()),
-            exponent=tuple(slopes.tolist()),
-            lower=finite_numbers(least),
-            upper=finite_numbers(most),
-        ),
         law=selection.law,
         selection=selection,
         trusted=not reasons,

@@ -118,8 +118,6 @@ class LawFit(Record, frozen=True, kw_only=True):
         Squared distance from the curve in units of its noise.
     criterion
         ``chi_square`` plus twice the number of parameters; the smallest is best.
-    weight
-        ``exp(-criterion / 2)``, normalised over the laws.
     p_value
         Probability of a larger distance if this law were true, from resampled replicates.
     """
@@ -129,7 +127,6 @@ class LawFit(Record, frozen=True, kw_only=True):
     covariance: Matrix
     chi_square: float
     criterion: float
-    weight: float
     p_value: float
 
     def error(self, sizes: Array) -> Array:

@@ -183,8 +183,7 @@ class Selection(Record, frozen=True, kw_only=True):
         for name, fit in self.laws.items():
             values = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
             rows.append(
-                f"  {name:<12} criterion {fit.criterion:8.2f}  weight {fit.weight:.3f}  "
-                f"p {fit.p_value:.3f}  {values}"
+                f"  {name:<12} criterion {fit.criterion:8.2f}  p {fit.p_value:.3f}  {values}"
             )
         return "\n".join(rows)
 
@@ -307,8 +306,6 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
     inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     chi_square = {law: float(r @ inverse @ r) for law, (_, r, _) in fitted.items()}
     criterion = {law: chi_square[law] + 2 * len(fitted[law][0]) for law in LAWS}
-    least = min(criterion.values())
-    total = sum(np.exp((least - value) / 2) for value in criterion.values())
     noise = resamples.draws - resamples.log_errors
     # a bootstrap sample varies (R - 1)/R times as much as the data
     count = resamples.n_replicates
@@ -332,7 +329,6 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
             covariance=as_matrix(forms @ resamples.covariance @ forms.T),
             chi_square=chi_square[law],
             criterion=criterion[law],
-            weight=float(np.exp((least - criterion[law]) / 2) / total),
             p_value=float((1 + larger) / (1 + len(simulated))),
         )
     return fits

@@ -153,12 +153,10 @@ class ContextStudy(ModelStudy[ContextSettings]):
             raise InputError(
                 f"context is {longest}; it must be at least {FEWEST}, to be doubled twice"
             )
-        return ContextSettings(
-            tolerance=self.tolerance,
+        return self.settings_with(
             context=AtMost.unless(self.context, longest),
             query_count=AtMost.unless(self.query_count, queries),
             passages=AtMost.unless(self.passages, self.passages or PASSAGES),
-            seed=self.seed,
         )
 
     def read(

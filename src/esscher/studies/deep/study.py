@@ -261,11 +261,7 @@ class DeepStudy(ModelStudy[DeepSettings]):
         model.check_supported()
         length = model.context(self.context, DECODER_CONTEXT if model.causal else ENCODER_CONTEXT)
         if length < FEWEST_TOKENS:
-            too_short = model.max_positions < FEWEST_TOKENS
-            raise InputError(
-                f"context is {length}; it must be at least {FEWEST_TOKENS} tokens"
-                + (f", and {model.name} reads only {model.max_positions}" if too_short else "")
-            )
+            raise InputError(f"context is {length}; it must be at least {FEWEST_TOKENS} tokens")
         keys = passage_keys(model, length)
         if self.sizes is None:
             last = int(SHARE * keys)
@@ -275,8 +271,7 @@ class DeepStudy(ModelStudy[DeepSettings]):
             if grid[-1] >= keys:
                 raise InputError(
                     f"sizes go up to {grid[-1]:g}, but a context of {length} has only {keys} keys "
-                    f"to draw from{' (a decoder asks with its last quarter)' * model.causal}; "
-                    f"give sizes below {keys}"
+                    f"to draw from; give sizes below {keys}"
                     + (", or a longer context" if length < model.max_positions else "")
                 )
         context = AtMost.unless(self.context, length)

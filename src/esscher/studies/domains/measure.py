@@ -98,13 +98,12 @@ def cut_blocks(
             stream = passages(loaded, read_text([text]), context=settings.context)
             tokens = sum(passage.text_tokens for passage in stream)
             needed = settings.blocks * settings.block_tokens
-            what = f"{settings.blocks} blocks of {settings.block_tokens:,} tokens need {needed:,}"
-            if tokens >= needed:
-                what += ", and more, because blocks are spread evenly and begin where a line does"
             fits = max(0, int(0.9 * tokens / settings.blocks))
             raise InputError(
-                f"corpus {corpus.name!r} ({corpus.source}) has only {tokens:,} tokens, but {what}; "
-                f"give more text, or ask for fewer blocks or for blocks of at most {fits:,} tokens"
+                f"corpus {corpus.name!r} ({corpus.source}) has only {tokens:,} tokens, but "
+                f"{settings.blocks} blocks of {settings.block_tokens:,} tokens need {needed:,}, "
+                "and a little more to begin where a line does; give more text, or ask for fewer "
+                f"blocks or for blocks of at most {fits:,} tokens"
             )
         blocks.append(part)
     return blocks

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from esscher.core.codec import Count, Hash, Index, Name, Record
@@ -224,15 +225,12 @@ class DomainsStudy(WithModel[DomainsSettings]):
                 f"blocks of {tokens} tokens do not hold a passage of {length}; give blocks of at "
                 f"least {length} tokens, or a shorter context"
             )
-        return DomainsSettings(
-            blocks=self.blocks,
+        return self.settings_with(
             block_tokens=tokens,
             mode=mode,
             context=length,
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
-            fdr=self.fdr,
-            seed=self.seed,
         )
 
     def check_texts(self) -> None:
@@ -269,13 +267,12 @@ class DomainsStudy(WithModel[DomainsSettings]):
         texts = read_corpora(named_texts(self.texts))
         cut = [cut_blocks(loaded, corpus, text, settings) for corpus, text in texts.items()]
         setup = Setup(settings, {"model": loaded.record, "texts": tuple(texts)})
-        tasks = {}
-        for block in range(settings.blocks):
-            for i, corpus in enumerate(texts):
-                name = cell_name(i, block)
-                arguments = (model, cut[i][block], corpus.name, block, settings)
-                tasks[name] = Task(name, measure_block, arguments)
-        return OneBatch(setup, tasks)
+        places = product(range(settings.blocks), enumerate(texts))
+        tasks = [
+            Task(cell_name(i, b), measure_block, (model, cut[i][b], corpus.name, b, settings))
+            for b, (i, corpus) in places
+        ]
+        return OneBatch(setup, {task.name: task for task in tasks})
 
     @staticmethod
     def cells(setup: Setup[DomainsSettings]) -> list[str]:

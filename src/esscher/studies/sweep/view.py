@@ -101,29 +101,29 @@ def horizon_range(result: Sweep) -> str:
 
 def headline(result: Sweep) -> str:
     """Say how fast the error of the mean output falls, at the smallest and largest horizon."""
-    data = SweepData(result.data).dataset.sel(metric="mean").sortby("horizon")
+    data = result.data.sel(metric="mean").sortby("horizon")
     n = result.setup.settings.sizes[-1]
     sentences = []
     for place in dict.fromkeys((0, data.sizes["alpha"] - 1)):
         at = data.isel(alpha=place)
+        where, error = f"At H = {float(at['horizon']):.3g}", float(at["error"].isel(size=-1)[0])
+        size = "" if math.isnan(error) else f"; it is {two_digits(error)} at n = {n:,}"
         exponent, ends = with_ends(at["exponent"])
-        error, where = float(at["error"].isel(size=-1)[0]), f"At H = {float(at['horizon']):.3g}"
-        size = f"it is {two_digits(error)} at n = {n:,}" if error == error else ""
-        if exponent != exponent:
-            text = f"{where} no rate can be fitted to the error of the mean output"
-        else:
-            text = f"{where} the error of the mean output falls with exponent "
-            text += between(exponent, ends)
-            if not math.isnan(at["predicted"]):
-                text += f", predicted {two_digits(float(at['predicted']))}"
-        sentences.append("; ".join(part for part in (text, size) if part) + ".")
-        burn_in = float(at["log_burn_in"])
-        if exponent == exponent and not at["trusted"] and burn_in > math.log(n):
+        if math.isnan(exponent):
+            sentences.append(
+                f"{where} no rate can be fitted to the error of the mean output{size}."
+            )
+            continue
+        predicted, burn_in = float(at["predicted"]), float(at["log_burn_in"])
+        text = f"{where} the error of the mean output falls with exponent {between(exponent, ends)}"
+        text += "" if math.isnan(predicted) else f", predicted {two_digits(predicted)}"
+        sentences.append(f"{text}{size}.")
+        if not at["trusted"] and burn_in > math.log(n):
             needed = two_digits(math.exp(burn_in)) if burn_in < 34 else f"e^{burn_in:.0f}"
             sentences.append(
                 f"n is too small to see the asymptotic rate: that takes about {needed} tokens."
             )
-        elif exponent == exponent and not at["trusted"]:
+        elif not at["trusted"]:
             sentences.append("The exponent is not to be trusted.")
     return " ".join([*sentences, *(f"Note: {note}." for note in cautions(result))])
 

@@ -376,8 +376,6 @@ def _numbers(cloud: CloudNumbers, norms: Sequence[float]) -> dict[str, NDArray[A
         "fit_passages": fits(lambda fit: fit.groups),
         "fit_tau": fits(lambda fit: [fit.tau, *fit.tau_interval]),
         "fit_k": fits(lambda fit: fit.k),
-        "fit_inflation": fits(lambda fit: fit.inflation),
         "fit_criterion": fits(lambda fit: [fit.criterion[name] for name in TYPES]),
-        "fit_gaussian_over_exponential": fits(lambda fit: fit.gaussian_over_exponential),
     }
     return {name: np.asarray(value) for name, value in numbers.items()}

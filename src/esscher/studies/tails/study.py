@@ -96,15 +96,9 @@ class Cloud(Data):
     fit_passages = var("... subset part threshold", page=False, help="passages these are from")
     fit_tau = var("... subset part threshold bound", "τ of exp(-c x^τ)", page=False)
     fit_k = var("... subset part threshold", page=False, help="shape of the Pareto type")
-    fit_inflation = var(
-        "... subset part threshold",
-        page=False,
-        help="factor of passages by which log-likelihoods are divided",
-    )
     fit_criterion = var(
         "... subset part threshold type", page=False, help="-2 ln L + 2 parameters, smallest 0"
     )
-    fit_gaussian_over_exponential = var("... subset part threshold", page=False)
 
 
 class LayerTails(Data):
@@ -195,12 +189,11 @@ class TailsStudy(ModelStudy[TailsSettings]):
                 f"at least {(FEWEST_PASSAGES - 1) * context + 1} tokens, or a context of at most "
                 f"{longest}"
             )
-        return TailsSettings(
+        return self.settings_with(
             tokens=tokens,
             context=AtMost.unless(self.context, context),
             layers=as_indices(self.layers, model.shape.layers, "layers"),
             heads=as_indices(self.heads, model.shape.heads, "heads"),
-            seed=self.seed,
         )
 
     def read(

@@ -13,19 +13,8 @@ from esscher.show.table_view import TableView
 from esscher.studies.tails.study import Cloud, LayerTails, TailsData, TailsSettings
 
 TITLE = "Tails of the keys"
-#: Characters of a token that a terminal shows.
-TOKEN = 9
 #: Variables that only tables show.
 FURTHEST = var("", "tokens in the tail", name="furthest", kind="U")
-TOKEN_SHOWN = var(
-    "",
-    "furthest",
-    name="token",
-    kind="U",
-    page=False,
-    terminal="furthest",
-    help="token that reaches furthest",
-)
 HALVES = var(
     "",
     "halves",
@@ -66,9 +55,6 @@ def clouds(result: Result[TailsSettings], keys: bool = True) -> xr.Dataset:
         tokens,
         far,
     )
-    cloud["token"] = by_row(
-        lambda names: (names[0].strip() or repr(names[0]))[:TOKEN], "rank", tokens
-    )
     cloud["halves"] = by_row(
         lambda verdicts: " ".join(LETTERS.get(verdict, "") for verdict in verdicts),
         "half",
@@ -91,7 +77,7 @@ def halves(result: Result[TailsSettings]) -> xr.Dataset:
 
 
 _CLOUD = (
-    *(Cloud.verdict, Cloud.proxy, Cloud.kurtosis, Cloud.tau, HALVES, TOKEN_SHOWN, Cloud.beyond),
+    *(Cloud.verdict, Cloud.proxy, Cloud.kurtosis, Cloud.tau, HALVES, Cloud.beyond),
     *(Cloud.norms_k, LayerTails.logits_k, Cloud.largest, Cloud.agreement, FURTHEST),
     *(Cloud.half_verdict, WITH_DELIMITERS, Cloud.evidence, LayerTails.key_head),
 )
@@ -106,7 +92,7 @@ TABLES = (
         caption="Brackets are 95% intervals. Tokens in the tail are given with their projection in "
         "standard deviations. Single heads get a verdict only if both halves of the text agree "
         "enough; what each half says is in the CSV file.",
-        least=("furthest", "norms", "logits", "kurt."),
+        least=("norms", "logits", "kurt."),
     ),
     TableView(
         "layers",
@@ -114,7 +100,7 @@ TABLES = (
         ("layer",),
         _CLOUD,
         lambda result: clouds(result, keys=False),
-        least=("furthest", "norms", "kurt."),
+        least=("norms", "kurt."),
         most=1000,
         page=False,
     ),
