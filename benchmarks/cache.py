@@ -34,7 +34,8 @@ from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
 from esscher.engine.attention.bits import list_bytes
 from esscher.engine.cache.budgets import Score
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
+from esscher.engine.cache.published import RULES
 from esscher.engine.cache.repeating import CHUNK, Instruction
 from esscher.engine.models.load import load_model
 from esscher.engine.models.loaded import LoadedModel
@@ -52,6 +53,7 @@ TEXTS = {
     "code": "demo:code",
     "german": "technical-de.txt",
     "french": "technical-fr.txt",
+    "articles": "wikitext2-test.txt",
 }
 HAYSTACK, HAYSTACK_PASSAGES = "novel", 4
 #: Name of the calibration text in a trial.
@@ -322,7 +324,7 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
             wanted += [(score, budget) for score in scores for budget in options.budgets]
         calibration = sources.calibration(options.prefix, *passages_of(CALIBRATED), wanted)
         if "curves" in parts:
-            together["curves"] = compared(calibration, options.curve_budgets)
+            together["curves"] = compared(calibration, options.curve_budgets, rules=options.rules)
         if "small" in parts:
             together["small"] = small(calibration, SMALL_BUDGETS)
             comparison.trial(together["small"], calibration, passages_of(CALIBRATED)[0])
@@ -368,6 +370,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=_numbers(str), default=PARTS, help="such as curves,tasks")
     parser.add_argument("--model", default="demo:smollm2", help="a decoder")
     parser.add_argument("--dtype", default="bfloat16", help="of the dense cache, for its bytes")
+    parser.add_argument("--rules", type=_numbers(str), default=tuple(RULES), help="published")
     parser.add_argument("--texts", type=_numbers(str), default=tuple(TEXTS), help="unseen texts")
     parser.add_argument("--passages", type=int, help="passages of each text")
     parser.add_argument("--prefix", type=int, default=PREFIX, help="of curves, ablation and small")

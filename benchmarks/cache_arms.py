@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.cache_plans import Calibration, scores_of
 from esscher.engine.attention.bits import ALL_BITS, EXACT, Bits
 from esscher.engine.cache.budgets import Score
-from esscher.engine.cache.prompt import ObservedPrompt
-from esscher.engine.cache.published import RULES, Rule
+from esscher.engine.cache.cache import ObservedPrompt
+from esscher.engine.cache.published import RULES, Rule, rule_named
 from esscher.engine.cache.selection import select_keys
 from esscher.studies.plan.check import KeptLayers, Named, bits_of, kept_by_rule, sample_start
 from esscher.studies.plan.predict import Budgets
@@ -120,7 +120,10 @@ def uniform_arm(calibration: Calibration, budget: float) -> Arm:
 
 
 def compared(
-    calibration: Calibration, budgets: Iterable[float], scores: Sequence[Score] = ("all",)
+    calibration: Calibration,
+    budgets: Iterable[float],
+    scores: Sequence[Score] = ("all",),
+    rules: Sequence[str] = tuple(RULES),
 ) -> list[Arm]:
     """The plan, uniform budgets and all published rules, these in 16, 8 and 4 bits."""
     return [
@@ -131,7 +134,7 @@ def compared(
             uniform_arm(calibration, budget),
             *(
                 rule_arm(rule, budget, calibration, (bits, bits))
-                for rule in RULES.values()
+                for rule in map(rule_named, rules)
                 for bits in (16, 8, 4)
             ),
         )

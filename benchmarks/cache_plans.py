@@ -22,7 +22,7 @@ from esscher.core.atomic import write_atomically
 from esscher.core.streams import random_stream
 from esscher.engine.attention.bits import ENTRY_BYTES, Bits
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import PromptLayer, Rule
 from esscher.engine.cache.scores import Repetition, combined, prompt_scores
 from esscher.engine.cache.selection import certain_keys

@@ -1,15 +1,17 @@
 """What a plan saves while a model generates: time per token, memory, and what selecting costs.
 
-    python -m benchmarks.decode                      # makes a plan for 25% of SmolLM2 first
+    python -m benchmarks.decode                      # makes a plan for 12.5% of SmolLM2 first
     python -m benchmarks.decode --plan plan.json     # with a plan that is there
     python -m benchmarks.decode --part tokens        # one part
     python -m benchmarks.decode --quick              # short, no file
 
-tokens   Seconds per decoded token, transformers' cache against the planned one, token by token in
-         turns in one process; and how far both are from the time it takes to read the weights and
-         the cache once at the bandwidth of this machine. The contents of the caches are random
-         numbers: they do not matter for the time.
+tokens   Seconds per decoded token, transformers' cache against the planned one, and one with as
+         many tokens in 16, 8 and 4 bits, token by token in turns in one process; and how far both
+         are from the time it takes to read the weights and the cache once at the bandwidth of this
+         machine. The contents of the caches are random numbers: they do not matter for the time.
 prefill  Share of the time of reading a prompt that goes into choosing what is kept.
+held     Bytes that a process gives back when a cache goes, against what the cache says, one
+         process per kind of cache.
 memory   Peak memory of a process that reads a long prompt, one process per kind of cache, counted
          from the end of loading the model.
 pieces   Divergence from the dense next-token laws after a prompt that was read whole, or in pieces
@@ -23,6 +25,7 @@ Results go to benchmarks/results/decode.json, each part replacing its own.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import subprocess
@@ -34,13 +37,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from scipy import stats
 
 import esscher
 from esscher.core.memory import MemoryWatch
+from esscher.engine.attention.bits import Bits
 from esscher.engine.attention.compiled.kernel import kernel_name
 from esscher.engine.cache.cache import ReducedCache
 from esscher.engine.cache.layer import ReducedLayer
+from esscher.engine.cache.selection import certain_keys
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws, read_prompt
@@ -55,14 +61,16 @@ def made_plan(path: str | None, quick: bool) -> Any:
     if path is not None:
         return esscher.load(path).plan
     sizes = {"prefix": 512, "passages": 1} if quick else {"prefix": 2048, "passages": 4}
-    return esscher.plan(MODEL, TEXT, budget=0.25, **sizes).plan
+    return esscher.plan(MODEL, TEXT, budget=0.125, **sizes).plan
 
 
 def dense_cache(loaded: Any) -> Any:
     return transformers_module().DynamicCache(config=loaded.model.config)
 
 
-def filled(plan: Any, loaded: Any, batch: int, length: int) -> tuple[Any, ReducedCache]:
+def filled(
+    plan: Any, loaded: Any, batch: int, length: int, bits: Bits | None
+) -> tuple[Any, ReducedCache]:
     """Both caches after a prompt of that length, with random contents."""
     dense, reduced = dense_cache(loaded), ReducedCache(loaded)
     shape = (batch, loaded.shape.key_heads, length, loaded.shape.head_dim)
@@ -71,10 +79,12 @@ def filled(plan: Any, loaded: Any, batch: int, length: int) -> tuple[Any, Reduce
         keys, values = (torch.randn(shape, generator=generator) for _ in range(2))
         dense.update(keys, values, number)
         tokens = np.ceil(plan.token_budgets.ratios[number] * length - 1e-9).astype(int)
-        kept = [
-            Kept(torch.from_numpy(np.sort(rng.permutation(length)[:n])), torch.zeros(n))
-            for n in tokens.tolist()
-        ]
+        certain = certain_keys(length, plan.keeping.sinks, plan.keeping.recent)
+        kept = []
+        for g, n in enumerate(tokens.tolist()):
+            index = torch.from_numpy(np.sort(rng.permutation(length)[:n]))
+            head = Kept(index, torch.zeros(n))
+            kept.append(head.in_codes(bits or plan.bits_of(number, g), certain))
         layer.fill(keys, values, [kept] * batch, [torch.arange(length)] * batch)
     return dense, reduced
 
@@ -103,9 +113,10 @@ def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
     weights = sum(p.nbytes for p in {id(p): p for p in loaded.model.parameters()}.values())
     rows = []
     lengths, batches, count = ((512,), (1,), 6) if quick else (LENGTHS, BATCHES, TOKENS)
+    kinds = {"plan": None, "16": (16, 16), "8": (8, 8), "4": (4, 4)}
     for batch in batches:
-        for length in lengths:
-            dense, reduced = filled(plan, loaded, batch, length)
+        for length, (kind, bits) in itertools.product(lengths, kinds.items()):
+            dense, reduced = filled(plan, loaded, batch, length, bits)
             share = reduced.nbytes / reduced.dense_nbytes
             for cache in (dense, reduced):  # the first token allocates
                 token_seconds(loaded, cache, batch)
@@ -121,6 +132,7 @@ def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
                 {
                     "batch": batch,
                     "length": length,
+                    "bits": kind,
                     "dense_ms": 1e3 * medians[0],
                     "planned_ms": 1e3 * medians[1],
                     "ratio": float(np.median(ratio)),
@@ -218,6 +230,47 @@ print(watch.peak)
 """
 
 
+#: What a process does that says what a cache holds.
+HOLDER = """
+import gc, sys, torch, esscher
+from pathlib import Path
+from benchmarks.decode import MODEL, dense_cache
+from esscher.core.memory import give_back
+def held():
+    gc.collect()
+    give_back()
+    return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+kind, path, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+loaded, plan = esscher.load_model(MODEL), esscher.load(path)
+ids = torch.randint(100, 40_000, (1, length), generator=torch.Generator().manual_seed(0))
+cache = dense_cache(loaded) if kind == "dense" else plan.cache(loaded)
+with torch.no_grad():
+    for start in range(0, length, length if kind != "dense" else 1024):
+        piece = ids[:, start : start + (length if kind != "dense" else 1024)]
+        loaded.model(input_ids=piece, past_key_values=cache, logits_to_keep=1)
+said = sum(x.nbytes for layer in cache.layers for x in (layer.keys, layer.values)) if (
+    kind == "dense") else cache.nbytes
+before = held()
+del cache
+print(said, before - held())
+"""
+
+
+def measure_held(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
+    length, rows = 1024 if quick else 4096, []
+    plain = structs.replace(plan, bits=None)
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, own in {"dense": plan, "plan": plan, "16 bits": plain}.items():
+            path = Path(folder) / f"{kind}.json"
+            own.save(path)
+            command = [sys.executable, "-c", HOLDER, kind, str(path), str(length)]
+            out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            said, freed = map(int, out.split())
+            rows.append({"cache": kind, "length": length, "says": said, "freed": freed})
+            print(_shown(rows[-1] | {"ratio": freed / said}), flush=True)
+    return rows
+
+
 def measure_memory(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
     length = 1024 if quick else 8192
     shape = loaded.shape
@@ -300,6 +353,7 @@ def _shown(row: dict[str, Any]) -> str:
 PARTS = {
     "tokens": measure_tokens,
     "prefill": measure_prefill,
+    "held": measure_held,
     "memory": measure_memory,
     "pieces": measure_pieces,
     "long": measure_long,
@@ -320,7 +374,10 @@ def main() -> None:
         "torch": torch.__version__,
         "transformers": transformers_module().__version__,
     }
-    about = {"machine": machine, "plan": {"prefix": plan.prefix, "ratio": plan.ratio}}
+    about = {
+        "machine": machine,
+        "plan": {"prefix": plan.prefix, "ratio": plan.ratio, "bytes": plan.share},
+    }
     parts = [chosen.part] if chosen.part else [name for name in PARTS if name != "long"]
     with torch.no_grad():
         for name in parts:

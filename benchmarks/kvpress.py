@@ -32,7 +32,7 @@ import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import keeping_for
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule, rule_named
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module

@@ -82,8 +82,6 @@ OWN = [
     ("plan", ("--check", "a.txt", "--against", "adakv:h2o"), "against has 'adakv:h2o'; choose"),
     ("plan", ("--check", "a.txt", "--tasks", "riddle"), "tasks has 'riddle'; choose from all, "),
     ("plan", ("--tasks", "needle"), "tasks are part of a check; give a text with --check"),
-    ("plan", ("--calibrate", "poems"), "calibrate has 'poems'; choose from prose, retrieval"),
-    ("plan", ("--prefix", "100", "--calibrate", "retrieval"), "at least 192 tokens"),
     ("plan", ("--score", "first"), "'first' is not one of 'all', 'last', 'repeat'"),
     ("plan", ("--save", "a.txt/plan.json"), "a.txt is a file"),
     ("plan", ("--save", "full"), "is a directory"),

@@ -11,7 +11,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.attention.compiled import build, kernel
-from esscher.engine.attention.compiled.ragged import (
+from esscher.engine.attention.ragged import (
     CALL,
     LISTS,
     attend_lists,

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from esscher.engine.cache.budgets import Keeping
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, AdaKV, PromptLayer, SnapKV
 from esscher.engine.models.capture import attention_override
 from esscher.engine.models.weights import rotation_of

@@ -184,6 +184,56 @@ def test_copies_of_a_model_know_the_cache_too():
     same(logits_of(generated(copied, batch, past_key_values=again)), expected)
 
 
+@pytest.mark.parametrize("selection", ["sample", "fitted"])
+def test_eight_bits_are_as_close_to_dense_as_sixteen(selection):
+    loaded, kl = model(), {}
+    for bits in (None, (8, 8)):
+        budgets = budgets_for(loaded, 0.4, selection=selection, bits=bits)
+        for text in prompts([120] * 6):
+            cache = planned_cache(loaded, budgets)
+            read(loaded, cache, text[None, :100])
+            dense, reduced = (
+                torch.log_softmax(x[0, -20:].double(), -1)
+                for x in (read(loaded, None, text[None]), read(loaded, cache, text[None, 100:]))
+            )
+            each = (dense.exp() * (dense - reduced)).sum(-1).mean()
+            kl[bits] = kl.get(bits, 0.0) + float(each)
+    assert 0 < kl[8, 8] < 1.05 * kl[None]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_generated_tokens_get_fewer_bits_when_they_leave_the_window(name):
+    """In batches too; what is told apart from full precision is rounding."""
+    loaded = tiny_model(name, strength=STRENGTH, max_position_embeddings=400)
+    texts, more = prompts([70, 50]), prompts([SLACK + 60, SLACK + 60], seed=9)
+    plain, coded = (
+        planned_cache(loaded, budgets_for(loaded, 0.4, bits=bits)) for bits in (None, (8, 8))
+    )
+    batch = padded(texts)
+    logits = []
+    for cache in (plain, coded):
+        read(loaded, cache, ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        mask = torch.cat([batch["attention_mask"], torch.ones(2, SLACK + 60, dtype=torch.long)], 1)
+        for start in range(0, SLACK + 60, 10):
+            ids = torch.stack(more)[:, start : start + 10]
+            seen = mask[:, : batch["input_ids"].shape[1] + start + 10]
+            out = read(loaded, cache, ids, attention_mask=seen)
+        logits.append(out)
+    torch.testing.assert_close(*logits, rtol=0.02, atol=0.02)
+    assert coded.kept.tolist() == plain.kept.tolist()
+    layer = coded.reduced[0]
+    assert layer.tail.length <= layer.rule.keeping.recent + 60
+    assert coded.nbytes < 0.6 * plain.nbytes
+    if name == "gemma2":  # transformers' layers with a sliding window give nothing back
+        return
+    # the latest can be taken back, what was rounded cannot
+    before = coded.get_seq_length()
+    coded.crop(-10)
+    assert coded.get_seq_length() == before - 10
+    with pytest.raises(InputError, match="the others were reduced already"):
+        coded.crop(-60)
+
+
 @pytest.mark.parametrize("bits", [None, (8, 8)])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
 def test_beams_share_what_was_read(name, bits):
@@ -552,7 +602,7 @@ COMPILED = """
 import sys
 import torch
 from esscher.engine.cache.cache import planned_cache
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from tests.engine.cache.plans import ROTARY, SHORT, budgets_for, generated, padded, prompts
 from tests.engine.models.tiny import tiny_model
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.cache.fitting import (
+from esscher.engine.cache.scores import QUERIES, QueryTargets, observe_prompt
+from esscher.engine.cache.selection import (
     LARGEST_CHANGE,
-    QueryTargets,
+    certain_keys,
     fit_kept,
-    prompt_targets,
     ridge_solution,
+    select_keys,
 )
-from esscher.engine.cache.selection import certain_keys, select_keys
 from esscher.engine.cache.storage import Kept
 from tests.engine.cache.inputs import layer_inputs
 
@@ -23,6 +23,10 @@ from tests.engine.cache.inputs import layer_inputs
 def prompt(keys=200, **options):
     """A layer that reads a prompt at once."""
     return layer_inputs(queries=keys, keys=keys, **options)
+
+
+def prompt_targets(inputs, most=QUERIES):
+    return observe_prompt(inputs, "all", None, most=most)[1]
 
 
 def sample(inputs, g, budget=40, seed=0):
@@ -52,7 +56,7 @@ def test_what_queries_get_from_all_keys(heads, softcap):
     # without an embedding of positions a moved query is the query, and sees all keys
     seen = dataclasses.replace(inputs, causal=False, bias=bias[:, -1:].expand(-1, 200, -1))
     every = seen.attend(torch.float32)[0]
-    for g, targets in enumerate(prompt_targets(inputs, None, most=60)):
+    for g, targets in enumerate(prompt_targets(inputs, most=60)):
         each = 60 // inputs.group
         rows = torch.linspace(0, 199, each).round().long()
         expected = every[g * inputs.group : (g + 1) * inputs.group, rows].flatten(0, 1)
@@ -67,7 +71,7 @@ def test_what_queries_get_from_all_keys(heads, softcap):
 def test_a_fit_is_closer_to_its_targets(most):
     """Exact without a ridge if there are fewer queries than keys; closer than the sample else."""
     inputs = prompt(strength=2.0)
-    for g, targets in enumerate(prompt_targets(inputs, None, most=most)):
+    for g, targets in enumerate(prompt_targets(inputs, most=most)):
         keys, values, kept = inputs.k[0, g], inputs.v[0, g], sample(inputs, g)
 
         def error(found, targets=targets, keys=keys, values=values):
@@ -87,7 +91,7 @@ def test_a_fit_is_closer_to_its_targets(most):
 
 def test_what_no_query_sees_stays_as_it_is():
     inputs = prompt()
-    (targets, *_), keys, values = prompt_targets(inputs, None), inputs.k[0, 0], inputs.v[0, 0]
+    (targets, *_), keys, values = prompt_targets(inputs), inputs.k[0, 0], inputs.v[0, 0]
     far = dataclasses.replace(targets, bias=torch.full((len(targets.query), 200), -200.0))
     kept = sample(inputs, 0)
     found = fit_kept(kept, far, keys, values)
@@ -99,7 +103,7 @@ def test_what_no_query_sees_stays_as_it_is():
 
 def test_weights_stay_positive_and_within_bounds():
     inputs = prompt(strength=6.0)
-    for g, targets in enumerate(prompt_targets(inputs, None)):
+    for g, targets in enumerate(prompt_targets(inputs)):
         kept = sample(inputs, g, budget=12, seed=g)
         found = fit_kept(kept, targets, inputs.k[0, g], inputs.v[0, g])
         assert torch.equal(found.index, kept.index)
@@ -123,7 +127,7 @@ def test_keys_beside_are_taken_as_they_are():
     """Without a ridge, and fewer queries than keys, both together answer as all keys do."""
     inputs = prompt()
     (targets, *_), keys, values = (
-        prompt_targets(inputs, None, most=20),
+        prompt_targets(inputs, most=20),
         inputs.k[0, 0],
         inputs.v[0, 0],
     )
@@ -143,6 +147,6 @@ def test_padding_is_left_out():
     alone = dataclasses.replace(
         inputs, q=inputs.q[:, :, 30:], k=inputs.k[:, :, 30:], v=inputs.v[:, :, 30:]
     )
-    for one, other in zip(prompt_targets(padded, None), prompt_targets(alone, None), strict=True):
+    for one, other in zip(prompt_targets(padded), prompt_targets(alone), strict=True):
         torch.testing.assert_close(one.output, other.output)
         torch.testing.assert_close(one.log_sum, other.log_sum)

@@ -8,7 +8,7 @@ import torch
 
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import Keeping
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.repeating import FIRST, SUFFIX
 from esscher.engine.cache.scores import combined, key_scores, prompt_scores
 from esscher.engine.cache.storage import Kept

@@ -9,9 +9,8 @@ import torch
 
 from esscher import load_cache
 from esscher.core.errors import InputError
-from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.cache import ObservedPrompt, planned_cache
 from esscher.engine.cache.layer import SLACK
-from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.repeating import (
     CHUNK,
     FIRST,

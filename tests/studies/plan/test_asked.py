@@ -8,7 +8,7 @@ import pytest
 import esscher
 from esscher.core.dataset_file import from_bytes
 from esscher.core.errors import InputError
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.text.items import ask, task_item
 from esscher.studies.plan.study import PUBLISHED
 from tests.studies.plan.small import prose, roomy

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.engine.cache.budgets import Keeping
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, rule_named
 from esscher.studies.plan.check import count_kept, kept_layers
 from esscher.studies.plan.predict import Budgets

@@ -46,16 +46,11 @@ def test_what_is_compared_unless_it_is_said():
 )
 def test_one_calibration_passage_of_three_is_asked_for_what_it_says(passages, asked):
     assert settings(passages=passages).retrieval == asked
-    assert settings(passages=passages, calibrate="prose").retrieval == 0
-    assert settings(passages=passages, calibrate="retrieval").retrieval == passages
 
 
 def test_short_caches_are_calibrated_on_prose():
     assert settings(prefix=192).retrieval == 2
     assert settings(prefix=191).retrieval == 0
-    assert settings(calibrate=("retrieval", "prose")).retrieval == 2
-    with pytest.raises(InputError, match=r"at least 192 tokens; .* is planned with 191"):
-        settings(prefix=191, calibrate="prose,retrieval")
 
 
 @pytest.mark.parametrize(
@@ -69,8 +64,6 @@ def test_short_caches_are_calibrated_on_prose():
         ({"check": "other", "tasks": "riddle"}, "tasks has 'riddle'; choose from all, needle,"),
         ({"tasks": "riddle"}, "tasks has 'riddle'; choose from all, needle, keys, values"),
         ({"tasks": "needle"}, "tasks are part of a check; give a text with --check"),
-        ({"calibrate": "poems"}, "calibrate has 'poems'; choose from prose, retrieval"),
-        ({"calibrate": ()}, "calibrate is empty; choose from prose, retrieval"),
     ],
 )
 def test_names_that_are_not_known(given, said):

@@ -252,17 +252,3 @@ def test_files_that_are_no_plans(damage, said, stored, tmp_path):
     path.write_text(json.dumps(tree))
     with pytest.raises(InputError, match=re.escape(said)):
         esscher.load(path)
-
-
-@pytest.mark.parametrize("selection", ["fitted", "sample"])
-def test_passages_that_are_read_again_give_the_same_plan(selection, monkeypatch):
-    """As many are held between calibration and trial as there is room for."""
-    count, read = [], measure.read_passage
-    monkeypatch.setattr(measure, "read_passage", lambda *a, **b: count.append(a) or read(*a, **b))
-    model, options = tiny(), DECODER | {"selection": selection}
-    held = plan(model, prose(0), **options)
-    assert len(count) == DECODER["passages"]
-    monkeypatch.setattr(measure, "HELD_BYTES", 0)
-    again = plan(model, prose(0), **options)
-    assert len(count) == 3 * DECODER["passages"]
-    assert held.data.equals(again.data)

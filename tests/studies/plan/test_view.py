@@ -11,7 +11,7 @@ import esscher
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
-from esscher.studies.plan.charts import BANDED, ERRORS, MEASURES
+from esscher.studies.plan.charts import ERRORS, MEASURES
 from esscher.studies.plan.view import cards, name_of
 from tests.show.drawn import panel_rows, texts
 from tests.studies.plan.small import DECODER, prose, tiny
@@ -64,18 +64,6 @@ def test_costs_are_what_was_measured(found):
             row = shown[name_of(name)]
             ends = [values[measure + end] for end in ("", "_low", "_high")]
             assert [row["value"], row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
-
-
-def test_errors_by_layer(found):
-    shown = panel_rows(found.plot("layers"), 0, "layer")
-    for name in found.table("check")["configuration"]:
-        own = [row for row in shown if row["configuration"] == name_of(name)]
-        value, _, high = found["layer_error"].sel(configuration=name).values.T
-        means = {row["layer"]: row["error"] for row in own}
-        assert means == pytest.approx(dict(enumerate(value)), rel=1e-5)
-        ends = {row["layer"]: row["high"] for row in own if "high" in row}
-        expected = dict(enumerate(high)) if name in BANDED else {}
-        assert ends == pytest.approx(expected, rel=1e-5)
 
 
 def test_calibration_compares_every_head(found):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,13 +15,27 @@ import torch
 from torch import Tensor
 
 from esscher.core.errors import InputError
+from esscher.engine.attention.arrays import Workspace, torch_function
 from esscher.engine.attention.coded import Codes
-from esscher.engine.attention.compiled.ragged import (
-    TYPES,
-    PackedLists,
-    attend_lists,
-    pack_lists,
-)
+from esscher.engine.attention.compiled.kernel import Kernel, kernel_for
+
+#: As in widen.h.
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+#: Queries times heads of a key head in one call: their sums stay in the second-level cache.
+ROWS = 256
+#: ``struct ragged`` of block.h: what belongs to the lists, and the rest.
+LISTS, CALL = struct.Struct("@12q"), struct.Struct("@27q2d")
+
+#: Address of the function that starts PyTorch's threads, by its name; 0 if it has none of that
+#: kind. Threads of a parent are lost in a fork, which libgomp ignores: then there is none, either.
+THREADS = {
+    "GOMP_parallel": ctypes.cast(torch_function("GOMP_parallel"), ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: THREADS.update(GOMP_parallel=0))
+
+#: What the kernel knows of segments: its function, and their part of ``struct ragged``.
+PackedLists = tuple[Callable[[bytes], int], bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,69 +155,179 @@ class Segments:
         return pack_lists(self)
 
 
-# Attention over lists of different lengths in operations of PyTorch: any device and type.
-#
-# Few queries want no Python loop over heads: lists are cut into pieces of equal length, all pieces
-# go through one batched product, and those of a list are put together by their log-sum-exp. Many
-# queries want large products: a loop over lists costs nothing beside them.
-
-#: Keys of a piece: a list is padded by half of them on average.
-PIECE = 64
-#: Logits of a block of queries, in bytes.
-LOGITS = 32 * 2**20
+# By the compiled kernel, one call for all lists. Its threads are those of PyTorch: it is handed the
+# function of libgomp that starts them, as libtorch has loaded it. Threads of its own would compete
+# with them.
 
 
-def few_queries(
+def pack_lists(segments: Segments, kernel: Kernel | None = None) -> PackedLists | None:
+    """The segments for the compiled kernel, if there is one for them; made once for all tokens."""
+    keys, values = segments.keys, segments.values
+    kernel = kernel or kernel_for(keys.device, torch.float32)
+    if kernel is None or keys.dtype not in TYPES:
+        return None
+    codes = segments.codes
+    coded = (0, 0, 0)
+    if codes is not None:
+        coded = (codes.data.data_ptr(), codes.table.data_ptr(), codes.data.nbytes)
+    return kernel.library.esscher_ragged, LISTS.pack(
+        keys.data_ptr(),
+        values.data_ptr(),
+        segments.log_weight.data_ptr(),
+        segments.start.data_ptr(),
+        segments.stop.data_ptr(),
+        len(keys),
+        keys.shape[1],
+        values.shape[1],
+        TYPES[keys.dtype],
+        *coded,
+    )
+
+
+def attend_lists(
+    lists: PackedLists,
     q: Tensor,
-    segments: Segments,
     tail_keys: Tensor,
     tail_values: Tensor,
     scaling: float,
     softcap: float | None,
     visible: Tensor | None,
 ) -> Tensor:
-    """Attention of all lists at once; [batch, n_q, heads, d_v]."""
-    batch, heads, n_q, d_k = q.shape
-    key_heads, tail, d_v = tail_values.shape[1:]
-    group = heads // key_heads
-    lists, rows = batch * key_heads, group * n_q
-    tilts = _wide(q).reshape(lists, rows, d_k) * scaling
-    # every query over its list, piece by piece
-    counts = (segments.stop - segments.start + PIECE - 1) // PIECE
-    number = torch.repeat_interleave(counts)  # the list of each piece
-    within = torch.arange(len(number), device=tilts.device) - (counts.cumsum(0) - counts)[number]
-    stop = segments.stop[number, None]
-    place = (segments.start[number] + PIECE * within)[:, None]
-    place = place + torch.arange(PIECE, device=tilts.device)
-    hidden, place = place >= stop, torch.minimum(place, stop - 1)
-    logits = _capped(tilts[number] @ _wide(segments.keys[place]).mT, softcap)
-    logits += segments.log_weight[place][:, None]
-    logits.masked_fill_(hidden[:, None], -torch.inf)
-    peak, total, sums = _sums(logits, _wide(segments.values[place]))
-    # pieces of a list together: each is brought to the largest logit of all
-    top = peak.new_full((lists, rows), -torch.inf)
-    top.scatter_reduce_(0, number[:, None].expand_as(peak), peak, "amax")
-    factor = torch.exp(peak - top[number])
-    total = torch.zeros_like(top).index_add_(0, number, factor * total)
-    sums = sums.new_zeros(lists, rows, d_v).index_add_(0, number, factor[..., None] * sums)
-    if tail:
-        keys = _wide(tail_keys).reshape(lists, tail, d_k)
-        logits = _capped(tilts @ keys.mT, softcap).view(batch, key_heads, group, n_q, tail)
-        unseen = ~(_causal(0, n_q, n_q, tail, q.device)[None] if visible is None else visible)
-        logits = logits.masked_fill_(unseen[:, None, None], -torch.inf).view(lists, rows, tail)
-        tail_top, tail_total, tail_sums = _sums(
-            logits, _wide(tail_values).reshape(lists, tail, d_v)
+    """Attention of all lists; [batch, n_q, heads, d_v]."""
+    batch, heads, n_q, _ = q.shape
+    _, key_heads, tail, d_v = tail_values.shape
+    step = max(ROWS * key_heads // heads, 1)
+    if n_q > step:
+        outputs = []
+        for low in range(0, n_q, step):
+            high = min(low + step, n_q)
+            # later keys than the last of these queries sees by causality are left out
+            last = max(tail - n_q + high, 0) if visible is None else tail
+            tails = tail_keys[:, :, :last], tail_values[:, :, :last]
+            seen = None if visible is None else visible[:, low:high]
+            outputs.append(attend_lists(lists, q[:, :, low:high], *tails, scaling, softcap, seen))
+        return torch.cat(outputs, 1)
+    attend_all, fields = lists
+    wide = q if q.dtype is torch.float32 else q.to(torch.float32)
+    output = wide.new_empty((batch, n_q, heads, d_v))
+    address: int = 0
+    strides: tuple[int, ...] = (0, 0, 0)
+    if visible is not None:
+        address, strides = visible.data_ptr(), visible.stride()
+        if len(visible) == 1:
+            strides = (0, *strides[1:])
+    rest = CALL.pack(
+        wide.data_ptr(),
+        tail_keys.data_ptr(),
+        tail_values.data_ptr(),
+        address,
+        output.data_ptr(),
+        THREADS["GOMP_parallel"],
+        torch.get_num_threads(),
+        batch,
+        key_heads,
+        heads // key_heads,
+        n_q,
+        tail,
+        *wide.stride(),
+        *tail_keys.stride(),
+        *tail_values.stride(),
+        *strides,
+        scaling,
+        softcap or 0.0,
+    )
+    failed = attend_all(fields + rest)
+    if failed == 1:
+        raise InputError("a list lies outside the kept keys")
+    if failed:
+        raise MemoryError("no memory for the sums of attention")
+    return output if wide is q else output.to(q.dtype)
+
+
+# Weights of many queries, summed by key, by the compiled kernel.
+
+#: ``struct weighing`` of weighing.h.
+WEIGHING = struct.Struct("@12q6qd")
+
+
+def weigh_compiled(
+    kernel: Kernel,
+    query: Tensor,
+    keys: Tensor,
+    softcap: float | None,
+    bias: Tensor | None,
+    ends: Tensor | None,
+    columns: int,
+    values: Tensor | None = None,
+    answered: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of squared weights and of weights, and the largest, [3, columns]; and answers.
+
+    The first queries are answered: logarithms of the sums of their exponentials, [answered], and
+    their outputs, [answered, d_v].
+
+    Parameters
+    ----------
+    kernel
+        Of this processor.
+    query, keys
+        In float32 on it, [w, d_k] and [n, d_k]; queries are scaled.
+    softcap
+        Bound of the logits, if there is one.
+    bias, ends
+        Added to all logits of a key, [n], and how many keys each query sees, [w], if given.
+    columns
+        Sums are for the first keys only.
+    values, answered
+        Of the keys, [n, d_v] in float32, and how many queries are answered.
+    """
+    count, total = len(query), len(keys)
+    packed, _ = kernel.pack_keys(keys, keys.new_zeros(keys.shape[1]))
+    factor = 1 / math.log(2) if softcap is None else 1 / softcap
+    tilts, _ = kernel.pack_queries(query, factor, Workspace())
+    extra = None if bias is None else (bias / math.log(2)).to(torch.float32).contiguous()
+    last = None
+    if ends is not None:
+        last = torch.zeros(len(tilts) * kernel.panel, dtype=torch.int32)
+        last[:count] = ends
+    room = keys.new_empty(total, kernel.panel)
+    sums = keys.new_zeros(columns, 3, kernel.panel // 2)
+    result, log_sum = keys.new_empty(3, columns), keys.new_empty(answered)
+    output = keys.new_empty(answered, 0 if values is None else values.shape[1])
+    packed_values = output
+    if values is not None:
+        packed_values, _ = kernel.pack_values(values, values.new_zeros(values.shape[1]))
+    kernel.library.esscher_weighed(
+        WEIGHING.pack(
+            packed.data_ptr(),
+            tilts.data_ptr(),
+            0 if extra is None else extra.data_ptr(),
+            0 if last is None else last.data_ptr(),
+            room.data_ptr(),
+            sums.data_ptr(),
+            *(row.data_ptr() for row in result),
+            packed_values.data_ptr(),
+            log_sum.data_ptr(),
+            output.data_ptr(),
+            total,
+            keys.shape[1],
+            count,
+            columns,
+            answered,
+            output.shape[1],
+            0.0 if softcap is None else softcap / math.log(2),
         )
-        largest = torch.maximum(top, tail_top)
-        largest = largest.where(largest.isfinite(), 0.0)
-        first, second = torch.exp(top - largest), torch.exp(tail_top - largest)
-        total = first * total + second * tail_total
-        sums = first[..., None] * sums + second[..., None] * tail_sums
-    outputs = sums / total.where(total > 0, 1.0)[..., None]
-    return outputs.view(batch, heads, n_q, d_v).transpose(1, 2).to(q.dtype).contiguous()
+    )
+    return result, log_sum, output
 
 
-def many_queries(
+# In operations of PyTorch, one list after the other: any device and type.
+
+#: Logits of a block of queries, in bytes.
+LOGITS = 32 * 2**20
+
+
+def listed_attention(
     q: Tensor,
     segments: Segments,
     tail_keys: Tensor,
@@ -257,20 +386,7 @@ def _causal(low: int, high: int, n_q: int, tail: int, device: torch.device) -> T
     return torch.arange(tail, device=device) <= last[:, None]
 
 
-def _sums(logits: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Largest logit, sum of weights relative to it, and weighted sum of values, of each query.
-
-    Some logits, [list, query, key], may be minus infinity.
-    """
-    peak = logits.amax(-1)
-    weights = logits.sub_(peak.where(peak.isfinite(), 0.0)[..., None]).exp_()
-    return peak, weights.sum(-1), weights @ values
-
-
 # Attention over lists of kept keys, of a different length for every head, and a dense tail.
-
-#: Up to so many queries at a time, PyTorch may do all lists at once.
-FEW = 16
 
 
 def ragged_attention(
@@ -353,10 +469,6 @@ def ragged_attention(
     ):
         outputs = attend_lists(lists, q, tail_keys, tail_values, scaling, softcap, visible)
     else:
-        # A processor starts operations fast enough to do one list after the other, if there are few
-        # lists, or if they are so long that putting them side by side costs more.
-        short = count >= 6 and len(segments.keys) < 512 * count
-        attend = few_queries if n_q <= FEW and (short or not q.is_cpu) else many_queries
         segments = segments.decoded()
-        outputs = attend(q, segments, tail_keys, tail_values, scaling, softcap, visible)
+        outputs = listed_attention(q, segments, tail_keys, tail_values, scaling, softcap, visible)
     return outputs.transpose(1, 2)

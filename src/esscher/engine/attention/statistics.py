@@ -38,8 +38,7 @@ from esscher.engine.attention.blocks import (
     make_ready,
 )
 from esscher.engine.attention.compiled.kernel import Kernel, kernel_for
-from esscher.engine.attention.compiled.stream import CompiledStream
-from esscher.engine.attention.stream import RANGES, Fold, Stream
+from esscher.engine.attention.stream import RANGES, CompiledStream, Fold, Stream
 
 #: Standard deviations of a query's logits that are taken for their range.
 SPREAD = 6.5

@@ -5,7 +5,8 @@ a list of keys, values and log-weights in flat arrays, and the rest is freed bef
 is computed. Tokens that follow are appended to the tail. Attention is over both parts.
 
 Tokens of the tail are selected again together with those of the lists when a prompt is read in
-pieces, or when the budgets hold for generated tokens too; the latest stay in the tail.
+pieces, or when the budgets hold for generated tokens too; the latest stay in the tail. Else all of
+them are kept, and those that are no longer among the latest get as few bits as the list has.
 """
 
 from __future__ import annotations
@@ -22,25 +23,21 @@ from torch import Tensor, nn
 from esscher.core.errors import InputError
 from esscher.core.memory import give_back
 from esscher.core.shown import counted
+from esscher.engine.attention.bits import EXACT
 from esscher.engine.attention.ragged import Segments, ragged_attention
-from esscher.engine.cache.fitting import (
-    QUERIES,
-    QueryTargets,
-    fit_kept,
-    query_targets,
-    spread_rows,
-)
 from esscher.engine.cache.hooks import Call, no_gradients
 from esscher.engine.cache.scores import (
+    QUERIES,
     WINDOW,
+    QueryTargets,
     Repetition,
-    capped,
-    column_sums,
+    answered_first,
     combined,
     key_scores,
     moves,
+    weigh,
 )
-from esscher.engine.cache.selection import PlannedRule
+from esscher.engine.cache.selection import PlannedRule, fit_kept
 from esscher.engine.cache.storage import (
     CachedTokens,
     Kept,
@@ -139,6 +136,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
         if self.segments is None:
             # read whole by the model's own attention, and reduced behind it
             return owned(key_states, self), value_states
+        if self.recent is None and self.tail.length > self._recent_tokens + SLACK:
+            self._code_tail()
         self.tail.append(key_states, value_states)
         return owned(self.tail.keys, self), self.tail.values
 
@@ -398,9 +397,11 @@ class ReducedLayer(_base):  # type: ignore[misc]
         )
         present = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
         again = self.bounded or self._call.reading
+        scores, targets = [], []
+        if self._call.repeats or (again and rule.score != "last"):
+            observed = (rule.observe(inputs, b) for b in range(len(query)))
+            scores, targets = map(list, zip(*observed, strict=True))
         if self._call.repeats:
-            scores = [rule.scores(inputs, b) for b in range(len(query))]
-            targets = [rule.targets(inputs, b) for b in range(len(query))]
             # all of it is stored in the tail
             nothing = Kept(torch.zeros(0, dtype=torch.long), torch.zeros(0))
             self.fill(inputs.k, inputs.v, [[nothing] * key.shape[1]] * len(key), present)
@@ -414,9 +415,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
             waiting = flat if flat else [None] * len(by_list)
             self._pending = PendingPrompt(by_list, waiting, repetitions, first=True)
         elif again and rule.score != "last":
-            scores = [rule.scores(inputs, b)[:, there] for b, there in enumerate(present)]
-            targets = [rule.targets(inputs, b) for b in range(len(query))]
-            self._keep_prompt(inputs.k, inputs.v, present, scores, targets)
+            own = [text[:, there] for text, there in zip(scores, present, strict=True)]
+            self._keep_prompt(inputs.k, inputs.v, present, own, targets)
         else:
             kept = [rule.keep(inputs, b) for b in range(len(query))]
             self.fill(inputs.k, inputs.v, kept, present)
@@ -522,32 +522,38 @@ class ReducedLayer(_base):  # type: ignore[misc]
         scores: list[Tensor] = []
         targets: list[QueryTargets | None] = []
         for tokens in cached_tokens(self.segments, self.tail):
-            fitted, moved = rule.selection == "fitted", None
-            if fitted or rule.score != "last":
-                moved = self._moved(tokens, query) * scaling
-            if rule.score == "last":
+            fitted, last = rule.selection == "fitted", rule.score == "last"
+            if last:
                 scores.append(self._score_by_last(tokens, scaling, softcap))
-            elif moved is None or moved.shape[1] == 0:  # a text that is padding so far
-                scores.append(torch.zeros(len(tokens.keys)))
-            else:
-                keys, values = tokens.keys.to(torch.float32), tokens.values.to(torch.float32)
-                sums = [column_sums(x, keys, softcap=softcap, bias=tokens.bias) for x in moved]
+            if last and not fitted:
+                targets.append(None)
+                continue
+            moved = self._moved(tokens, query) * scaling
+            count = moved.shape[1]
+            if count == 0:  # a text that is padding so far
+                scores += [] if last else [torch.zeros(len(tokens.keys))]
+                targets.append(None)
+                continue
+            keys, values = tokens.keys.to(torch.float32), tokens.values.to(torch.float32)
+            order, each = answered_first(count, len(moved), QUERIES if fitted else 0)
+            moved = moved[:, order.to(moved.device)]
+            sums, log_sums, outputs = zip(
+                *(weigh(head, keys, values, each, softcap, tokens.bias) for head in moved),
+                strict=True,
+            )
+            if not last:
                 square, received, largest = torch.stack(sums, dim=1)
                 score = key_scores(
-                    square.cpu() / moved.shape[1],
-                    (received / moved.shape[1] @ values).cpu(),
+                    square.cpu() / count,
+                    (received / count @ values).cpu(),
                     tokens.values[None],
                     largest.cpu(),
                     log_weight=tokens.log_weight,
                     count=tokens.counts,
                 )
                 scores.append(score[0].cpu())
-            target = None
-            if fitted and moved is not None and moved.shape[1]:
-                rows = spread_rows(moved.shape[1], len(moved), QUERIES, moved.device)
-                some, bias = moved[:, rows].flatten(0, 1), tokens.bias[None]
-                target = query_targets(some, tokens.keys, tokens.values, bias, softcap)
-            targets.append(target)
+            own = moved[:, :each].flatten(0, 1), torch.cat(log_sums), torch.cat(outputs)
+            targets.append(QueryTargets(*own, tokens.bias[None], softcap) if fitted else None)
         return scores, targets
 
     def _moved(self, tokens: CachedTokens, query: Tensor) -> Tensor:
@@ -567,31 +573,21 @@ class ReducedLayer(_base):  # type: ignore[misc]
         return own if rotation is None else rotate(own, *moves(rotation, distance.to(own.device)))
 
     def _score_by_last(self, tokens: CachedTokens, scaling: float, softcap: float | None) -> Tensor:
-        """Scores of tokens by the last queries, where these stand.
+        """Scores of tokens by the last queries, where these stand: each sees the tail up to itself.
 
-        As :func:`key_scores`, a token that stands for several counting as often: what is selected
-        again is the sample, not the tokens it was drawn from.
+        A token that stands for several counts as often: what is selected again is the sample, not
+        the tokens it was drawn from.
         """
         assert self.recent is not None
         present, key_heads = tokens.present, self.tail.keys.shape[1]
         query, places = self.recent.of_text(
             tokens.text, tokens.key_head, key_heads, present, self.seen
         )
-        # a query sees all of the list, and the tail up to itself
-        positions = torch.arange(self.seen - len(present), self.seen)
-        near = (positions <= places[:, None]) & present
-        listed = torch.ones(len(places), tokens.listed, dtype=torch.bool)
-        visible = torch.cat([listed, near], dim=1).to(query.device)
-        log_weight = tokens.log_weight.to(query.device)
-        query, keys, values = (x.to(torch.float32) for x in (query, tokens.keys, tokens.values))
-        logits = capped(query @ keys.T * scaling, softcap) + log_weight
-        logits = logits.masked_fill_(~visible, -torch.inf)
-        weights = torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
-        total = torch.zeros(len(keys), device=keys.device)
-        for head in weights:
-            distance = values - (head @ values).mean(0)
-            total += head.square().mean(0) * distance.square().sum(-1)
-        return (total.sqrt() * torch.exp(-log_weight)).cpu()
+        ends = tokens.listed + places - (self.seen - len(present)) + 1
+        attention = Repetition(len(query), len(tokens.keys))
+        query, keys = (x.to(torch.float32) for x in (query * scaling, tokens.keys))
+        attention.add(query, keys, ends.to(keys.device), softcap, tokens.bias)
+        return attention.score(tokens.values, tokens.log_weight)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -638,18 +634,50 @@ class ReducedLayer(_base):  # type: ignore[misc]
             lists.append((tokens.keys, tokens.values, again))
             listed.append(score[index])
             tail_scores[b, g] = score[tokens.listed + leaving :]
-        hidden = ~self.tail.valid[:, :leaving]
+        self._store_lists(lists, latest)
+        self.running = None
+        if self.rule.score != "last":
+            listed = _in_order(listed, [kept for *_, kept in lists])
+            self.running = RunningScores(torch.cat(listed), tail_scores)
+
+    def _store_lists(self, lists: Sequence[tuple[Tensor, Tensor, Kept]], latest: int) -> None:
+        """Store lists that have tokens of the tail; its latest stay there."""
+        hidden = ~self.tail.valid[:, : self.tail.length - latest]
         earlier = self.padding
         if earlier is None:
             earlier = torch.zeros(self.batch_size, self.listed, dtype=torch.bool)
         hidden = torch.cat([earlier, hidden], 1)
         self.padding = hidden if bool(hidden.any()) else None
         self.segments = packed(lists, self.tail.keys.dtype)
-        self.running = None
-        if self.rule.score != "last":
-            listed = _in_order(listed, [kept for *_, kept in lists])
-            self.running = RunningScores(torch.cat(listed), tail_scores)
         self.tail.keep_last(latest)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _code_tail(self) -> None:
+        """Move all but the latest tokens of the tail to the lists, in the bits of these.
+
+        Blocks of codes stay what they are. Beams share lists, and would each get one of their own:
+        their tails are left alone.
+        """
+        segments = self.segments
+        if self.rule is None or segments is None or segments.codes is None:
+            return
+        filled = segments.codes.table[segments.codes.table[:, 1] > 0, 0].tolist()
+        if len(set(filled)) < len(filled):
+            return
+        self.turns += 1
+        latest, lists = self._recent_tokens, []
+        for tokens in cached_tokens(segments, self.tail):
+            leaving = torch.nonzero(tokens.present[: self.tail.length - latest])[:, 0]
+            index = torch.cat([torch.arange(tokens.listed), tokens.listed + leaving])
+            bits = self.rule.budgets.bits_of(self.number, tokens.key_head)
+            coded = 0
+            if bits != EXACT:
+                number = tokens.text * self.tail.keys.shape[1] + tokens.key_head
+                coded = len(index) - int(segments.stop[number] - segments.start[number])
+            kept = Kept(index, tokens.log_weight[index], coded=coded, bits=bits)
+            lists.append((tokens.keys, tokens.values, kept))
+        self._store_lists(lists, latest)
 
 
 def _in_order(scores: Sequence[Tensor], kept: Sequence[Kept]) -> list[Tensor]:

@@ -22,12 +22,14 @@ the largest of its weights in place of the mean, and both scores are :func:`comb
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from esscher.engine.attention.arrays import Workers
 from esscher.engine.attention.compiled.kernel import kernel_for
-from esscher.engine.attention.compiled.ragged import weigh_compiled
+from esscher.engine.attention.ragged import weigh_compiled
 from esscher.engine.cache.budgets import Score
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.weights import Rotation, rotate
@@ -40,6 +42,8 @@ WINDOW = 64
 AHEAD = 128
 #: The inverse of the golden ratio: its multiples, modulo 1, are evenly spread.
 GOLDEN = 0.6180339887498949
+#: Queries of all heads of a key head together to which what is kept is fitted.
+QUERIES = 3072
 #: Smallest mean of squared scores that is divided by.
 TINY = 1e-30
 
@@ -83,7 +87,7 @@ def column_sums(
     columns = n if columns is None else columns
     kernel = kernel_for(keys.device, keys.dtype)
     if kernel is not None and count:
-        return weigh_compiled(kernel, query, keys, softcap, bias, ends, columns)
+        return weigh_compiled(kernel, query, keys, softcap, bias, ends, columns)[0]
     square, received, largest = sums = keys.new_zeros(3, columns)
     # every weight is touched a few times: those of a block stay in the core's cache meanwhile
     rows = max(1, min(count, block // max(1, n)))
@@ -107,6 +111,85 @@ def column_sums(
         torch.maximum(largest, part.amax(0), out=largest)
         square.addmv_(part.square_().T, one)
     return sums
+
+
+@torch.no_grad()
+def weigh(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    answered: int,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of weights as :func:`column_sums`, and what the first queries get, from one pass.
+
+    Parameters
+    ----------
+    query, keys, softcap, bias
+        As there.
+    values
+        Of the keys, [n, d_v] in float32.
+    answered
+        How many queries are answered.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor, Tensor]
+        The sums, [3, n]; of the first queries the logarithms of the sums of their exponentials,
+        [answered], and their outputs, [answered, d_v].
+    """
+    kernel = kernel_for(keys.device, keys.dtype)
+    if kernel is not None and len(query):
+        return weigh_compiled(kernel, query, keys, softcap, bias, None, len(keys), values, answered)
+    sums = column_sums(query, keys, softcap=softcap, bias=bias)
+    log_sum, output = keys.new_empty(answered), keys.new_empty(answered, values.shape[1])
+    rows = max(1, BLOCK // max(1, len(keys)))
+    for start in range(0, answered, rows):
+        block = slice(start, min(start + rows, answered))
+        logits = capped(query[block] @ keys.T, softcap)
+        if bias is not None:
+            logits += bias
+        log_sum[block] = logits.logsumexp(-1)
+        output[block] = torch.softmax(logits, dim=-1) @ values
+    return sums, log_sum, output
+
+
+@dataclass(frozen=True, eq=False)
+class QueryTargets:
+    """What queries get from all keys of a key head.
+
+    Attributes
+    ----------
+    query
+        Scaled queries of all heads that share the keys, [w, d_k].
+    log_sum
+        Logarithm of the sum of their exponentials, [w].
+    output
+        Their output, [w, d_v].
+    bias
+        What is added to the logits of a key, [w or 1, n_k], if something is.
+    softcap
+        Bound of the logits, if there is one.
+    """
+
+    query: Tensor
+    log_sum: Tensor
+    output: Tensor
+    bias: Tensor | None
+    softcap: float | None
+
+
+def answered_first(count: int, heads: int, most: int) -> tuple[Tensor, int]:
+    """An order of the queries of a head whose first ones are evenly spread, and how many these are.
+
+    Of all ``heads`` together they are ``most``.
+    """
+    each = min(count, -(-most // heads))
+    chosen = torch.linspace(0, count - 1, each).round().long()
+    others = torch.ones(count, dtype=torch.bool)
+    others[chosen] = False
+    return torch.cat([chosen, torch.nonzero(others)[:, 0]]), each
 
 
 def key_scores(
@@ -151,11 +234,22 @@ def key_scores(
     return combined(root(square), root(largest.square()), count)
 
 
-@torch.no_grad()
 def prompt_scores(
     inputs: LayerInputs, score: Score, rotation: Rotation | None, batch: int = 0
 ) -> Tensor:
-    """Scores of the keys of one text, [key heads, n_k], by the queries that read it.
+    """Scores of the keys of one text, [key heads, n_k]; see :func:`observe_prompt`."""
+    return observe_prompt(inputs, score, rotation, batch, most=0)[0]
+
+
+@torch.no_grad()
+def observe_prompt(
+    inputs: LayerInputs,
+    score: Score,
+    rotation: Rotation | None,
+    batch: int = 0,
+    most: int = QUERIES,
+) -> tuple[Tensor, list[QueryTargets]]:
+    """Scores of the keys of one text by the queries that read it, and what some of these get.
 
     Parameters
     ----------
@@ -168,36 +262,62 @@ def prompt_scores(
         The layer's rotary embedding; None if it has none, and queries stay as they are.
     batch
         Number of the text.
+    most
+        Queries of a key head, spread over the text and moved after it, whose outputs are wanted;
+        without any there are no targets.
+
+    Returns
+    -------
+    tuple[Tensor, list[QueryTargets]]
+        Scores, [key heads, n_k]; and targets by key head, whose keys are those without padding.
     """
-    if score == "last":
-        return _last_scores(inputs, batch)
-    rows = inputs.own_queries(batch)
+    if score == "last" and not most:
+        return _last_scores(inputs, batch), []
+    rows, group = inputs.own_queries(batch), inputs.group
     count, positions = len(rows), rows + inputs.offset
+    order, each = answered_first(count, group, most)
+    if score == "last":
+        order = order[:each]
+    order = order.to(rows.device)
     bias = last_bias(inputs, batch, rows, positions)
-    turn = None
+    queries = inputs.q[batch][:, rows[order]].to(torch.float32)
     if rotation is not None:
         turn = moves(rotation, torch.arange(count, 0, -1, device=rows.device))
+        queries = rotate(queries, *(x[order] for x in turn))
+    queries = queries * inputs.scaling
     keys, values = (x[batch, :, positions].to(torch.float32) for x in (inputs.k, inputs.v))
 
-    @torch.no_grad()
-    def head_sums(h: int) -> Tensor:
-        query = inputs.q[batch, h, rows].to(torch.float32)
-        query = (query if turn is None else rotate(query, *turn)) * inputs.scaling
+    def head_sums(h: int) -> tuple[Tensor, Tensor, Tensor]:
         added = None if bias is None else bias[min(h, len(bias) - 1)]
-        return column_sums(query, keys[h // inputs.group], softcap=inputs.softcap, bias=added)
+        g = h // group
+        return weigh(queries[h], keys[g], values[g], each, inputs.softcap, added)
 
-    heads, index = inputs.q.shape[1], positions.cpu()
-    square, largest = torch.zeros(2, heads, inputs.k.shape[2])
-    output = torch.zeros(heads, inputs.v.shape[-1])
+    heads = len(queries)
     with Workers(keys) as workers:
-        for h, (squares, received, most) in enumerate(workers.map(head_sums, range(heads))):
-            square[h, index] = (squares / count).cpu()
-            largest[h, index] = most.cpu()
-            output[h] = (received / count @ values[h // inputs.group]).cpu()
+        sums, log_sums, outputs = zip(*workers.map(head_sums, range(heads)), strict=True)
+    targets = []
+    for g in range(len(keys) if most else 0):
+        mine = slice(g * group, (g + 1) * group)
+        added = None
+        if bias is not None:
+            own = bias[mine] if len(bias) > 1 else bias
+            added = own.expand(group, -1).repeat_interleave(each, dim=0)
+        query = queries[mine, :each].flatten(0, 1)
+        both = torch.cat(log_sums[mine]), torch.cat(outputs[mine])
+        targets.append(QueryTargets(query, *both, added, inputs.softcap))
+    if score == "last":
+        return _last_scores(inputs, batch), targets
+    index = positions.cpu()
+    square, received, largest = (
+        torch.stack(sums, dim=1).cpu() / keys.new_tensor([count, count, 1.0]).cpu()[:, None, None]
+    )
+    output = (received.view(len(keys), group, -1) @ values.cpu()).flatten(0, 1)
     # padding has no part in the scale of scores
+    spread = torch.zeros(2, heads, inputs.k.shape[2])
+    spread[:, :, index] = torch.stack([square, largest])
     present = torch.zeros(inputs.k.shape[2])
     present[index] = 1.0
-    return key_scores(square, output, inputs.v[batch], largest, count=present)
+    return key_scores(spread[0], output, inputs.v[batch], spread[1], count=present), targets
 
 
 def _last_scores(inputs: LayerInputs, batch: int) -> Tensor:

@@ -15,11 +15,9 @@ from esscher.show.chart import (
     HEIGHT,
     Axis,
     Series,
-    bands,
     bars,
     diagonal,
     figure,
-    lines,
     panel,
     points,
     sheet,
@@ -37,11 +35,6 @@ if TYPE_CHECKING:
 
 #: Axis beside the layers.
 KEY_HEAD = "key_head"
-#: Colours of the first configurations; a chart of lines shows no more.
-COLOURS = (
-    *(theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE),
-    *(theme.VERMILION, theme.SKY, theme.BLACK, theme.OLIVE),
-)
 #: The distance from dense.
 KL = "KL to dense (nats per token)"
 #: What is measured on held-out text, by the heading of its panel.
@@ -59,10 +52,6 @@ ERRORS = Series(
     colours=(theme.VERMILION, theme.BLUE),
     shapes=("diamond", "circle"),
 )
-#: Configurations whose intervals are drawn over layers: bands of more than two cover each other.
-BANDED = ("planned", "uniform")
-#: Share of the largest error below which an error is rounding: all tokens are kept.
-ROUNDING = 1e-4
 PREDICTED, REALISED = "predicted relative error", "realised on held-out text"
 #: Points that a panel must have to stand beside another.
 WIDE = 170.0
@@ -70,15 +59,15 @@ SURE = "95% intervals over passages"
 
 
 def overview(result: PlanResult) -> ChartType:
-    """Draw budgets, costs, layers and calibration; without a check, budgets alone."""
+    """Draw budgets, costs and calibration; without a check, budgets alone."""
     if not result.checked:
         return budgets(result)
     height = max(map_height(result.data.sizes["layer"]), HEIGHT)
     parts = [
         figure([_budgets(result), _calibration(result, height)], least=WIDE, apart=True),
-        figure([_cost(result, KL, series(result)), _layers(result)], least=WIDE),
+        figure([_cost(result, KL)], least=WIDE),
     ]
-    note = f"{_passages(result)}; black lines and bands: {SURE}"
+    note = f"{_passages(result)}; black lines: {SURE}"
     return sheet(parts, _title(result), note=note)
 
 
@@ -152,12 +141,6 @@ def tasks(result: PlanResult) -> ChartType:
     return figure(panels, _title(result), note=note, least=WIDE)
 
 
-def layers(result: PlanResult) -> ChartType:
-    """Draw the relative error of the attention outputs of every layer."""
-    note = f"{_passages(result)}; bands: {SURE}, of planned and uniform"
-    return figure([_layers(result)], _title(result), note=note)
-
-
 def calibration(result: PlanResult) -> ChartType:
     """Draw the realised against the predicted error of every head."""
     return figure([_calibration(result, 180.0)], _title(result))
@@ -172,7 +155,7 @@ def _no_tasks(result: PlanResult) -> str | None:
 
 
 DRAWINGS = (
-    Drawing("plan", "budgets, cost, layers and calibration", overview),
+    Drawing("plan", "budgets, cost and calibration", overview),
     Drawing("budgets", "tokens that every key head keeps", budgets),
     Drawing(
         "explorer",
@@ -201,15 +184,6 @@ DRAWINGS = (
         caption="Share of right answers by method; all keep the same number of bytes.",
     ),
     Drawing(
-        "layers",
-        "errors of attention outputs by layer",
-        layers,
-        missing=_no_check,
-        heading="Error of attention outputs by layer",
-        caption="Against dense attention on held-out text. Layers without a point have no error: "
-        "all of their tokens are kept.",
-    ),
-    Drawing(
         "calibration",
         "realised against predicted errors of heads",
         calibration,
@@ -220,27 +194,13 @@ DRAWINGS = (
 )
 
 
-def series(result: PlanResult) -> Series:
-    """Return what tells the configurations of a check apart."""
-    names = [name_of(name) for name in shown_first(result)]
-    return Series("configuration", names, colours=COLOURS[: len(names)])
-
-
-def shown_first(result: PlanResult) -> list[str]:
-    """Return as many configurations as there are colours: planned, uniform, the closest others."""
-    frame = result.table("check").sort_values("kl", kind="stable")
-    others = [name for name in frame["configuration"] if name not in BANDED]
-    return [*BANDED, *others][: len(COLOURS)]
-
-
 def _budgets(result: PlanResult) -> ChartType:
     return heatmap(records(result.table()), "tokens", "tokens kept", log=True, columns=KEY_HEAD)
 
 
-def _cost(result: PlanResult, title: str, colours: Series | None = None) -> ChartType:
+def _cost(result: PlanResult, title: str) -> ChartType:
     """One measure of every configuration, with 95% intervals over passages."""
     frame, measure = result.table("check").set_index("configuration"), MEASURES[title]
-    chosen = frame.index if colours is None else shown_first(result)
     rows = [
         {
             "configuration": name_of(name),
@@ -249,40 +209,11 @@ def _cost(result: PlanResult, title: str, colours: Series | None = None) -> Char
             "low": frame[f"{measure}_low"][name],
             "high": frame[f"{measure}_high"][name],
         }
-        for name in chosen
+        for name in frame.index
     ]
     names = Axis("label", names=[row["label"] for row in rows])
-    drawn = bars(rows, Axis("value", title), names, colours, across=True)
-    return panel(drawn, height=HEIGHT if colours is not None else 1.4 * ROW * len(rows))
-
-
-def _layers(result: PlanResult) -> ChartType:
-    """Relative error of the attention outputs of every layer; bands of the two that matter most."""
-    chosen = shown_first(result)
-    data = result.data[["layer_error"]].sel(configuration=chosen)
-    rows = records(table(data, ("configuration", "layer"), ("layer_error",)))
-    x = Axis("layer", "layer", whole=True, limits=limits([row["layer"] for row in rows]))
-    largest = max(row["layer_error"] for row in rows)
-    rows = [row for row in rows if row["layer_error"] > ROUNDING * largest]
-    plain = [
-        {"configuration": name_of(row["configuration"]), "layer": row["layer"]}
-        | {"error": row["layer_error"]}
-        for row in rows
-    ]
-    known = [
-        one | {"low": row["layer_error_low"], "high": row["layer_error_high"]}
-        for one, row in zip(plain, rows, strict=True)
-        if row["configuration"] in BANDED and row["layer_error_low"] is not None
-    ]
-    ends = [row["error"] for row in plain] + [row["high"] for row in known]
-    y = Axis("error", "relative error", log=True, limits=limits(ends, log=True))
-    colours = series(result)
-    return panel(
-        *([bands(known, x, y, colours)] if known else []),
-        lines(plain, x, y, colours),
-        points(plain, x, y, colours),
-        title="attention outputs",
-    )
+    drawn = bars(rows, Axis("value", title), names, across=True)
+    return panel(drawn, height=1.4 * ROW * len(rows))
 
 
 def _calibration(result: PlanResult, height: float = HEIGHT) -> ChartType:

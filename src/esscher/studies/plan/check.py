@@ -24,7 +24,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
 from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, Bits, list_bytes
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import Rule, rule_named
 from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
@@ -170,7 +170,7 @@ def passage_cell(
         query=range(shape.heads // shape.key_heads),
     )
     ends = [{"kl": 0.0, "top1": 1.0, "nll": surprise(dense.end, reader.next_tokens)}]
-    errors, sizes = [[0.0] * shape.layers], [prompt.nbytes]
+    errors, sizes = [[0.0] * shape.layers], [prompt.dense_nbytes]
     for name, layers in kept.items():
         cache = prompt.reduced(layers)
         sizes.append(cache.nbytes)

@@ -40,7 +40,7 @@ from esscher.core.validation import Array
 from esscher.engine.attention.bits import ALL_BITS, BLOCK, EXACT, Bits
 from esscher.engine.attention.coded import decode, encode
 from esscher.engine.cache.budgets import POWERS, Keeping, Score, SelectionKind
-from esscher.engine.cache.prompt import ObservedPrompt
+from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import Rule
 from esscher.engine.cache.selection import Inclusion
 from esscher.engine.models.capture import attention_override

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,10 @@ from esscher.core.streams import random_stream
 from esscher.core.variables import joined
 from esscher.engine.attention.bits import EXACT
 from esscher.engine.cache.cache import check_reducible
-from esscher.engine.cache.prompt import ObservedPrompt
 from esscher.engine.cache.published import rule_named
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.reading import PassageReader, check_supported
+from esscher.engine.reading import check_supported
 from esscher.engine.text.items import TaskItem, calibration_item, task_item
 from esscher.engine.text.packing import Passage, cut_again, first_passages
 from esscher.runs.executors import CellExecutor, Task
@@ -66,12 +65,6 @@ from esscher.studies.plan.study import (
     PlanSettings,
     PlanStudy,
 )
-
-#: Bytes of keys and values of calibration passages that are held until there is a plan: each is
-#: read twice, before there is one and under it, and reading takes as long as everything else.
-HELD_BYTES = 2**29
-#: Passages that were read, by the name of their next cell.
-ReadPassages: TypeAlias = dict[str, tuple[ObservedPrompt, PassageReader]]
 
 
 def read_texts(
@@ -159,10 +152,9 @@ class PlanWork:
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield calibration passages, then those of the check and the items of tasks."""
         settings, model = self.setup.settings, self.model
-        held: ReadPassages | None = None if self.executor.remote else {}
         names = settings.cells("calibration")
         yield {
-            name: Task(name, _calibration_cell, (model, passage, i, settings, held))
+            name: Task(name, _calibration_cell, (model, passage, i, settings))
             for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
         }
         if not run.missing(PlanStudy.cells(self.setup)):
@@ -170,7 +162,7 @@ class PlanWork:
         cells = [cell for name in names if (cell := run.read(name)) is not None]
         budgets = self.executor.share(choose_budgets(self.setup, cells).budgets)
         yield {
-            name: Task(name, _passage_cell, (model, name, passage, budgets, settings, held))
+            name: Task(name, _passage_cell, (model, name, passage, budgets, settings))
             for kind, passages in (("trial", self.calibration), ("check", self.unseen))
             for name, passage in zip(settings.cells(kind), passages, strict=True)
         } | {
@@ -180,21 +172,16 @@ class PlanWork:
 
 
 def _calibration_cell(
-    model: AnyModel, passage: Passage, i: int, settings: PlanSettings, held: ReadPassages | None
+    model: AnyModel, passage: Passage, i: int, settings: PlanSettings
 ) -> xr.Dataset:
     with opened_model(model) as loaded:
         prefix, keeping, shape = settings.prefix, settings.keeping, loaded.shape
         # nothing is fitted before there is a plan
-        fits = held is not None
-        read = read_passage(loaded, passage, prefix, keeping, settings.score, fits=fits)
+        read = read_passage(loaded, passage, prefix, keeping, settings.score, fits=False)
         bits = random_stream(settings.seed, "plan gradients", i).integers(2**62)
         generator = torch.Generator().manual_seed(int(bits))
         sizes = budget_grid(prefix, keeping.count)
         effects = measure_effects(*read, sizes, generator)
-    if held is not None:
-        taken = sum(other.nbytes for other, _ in held.values())
-        if taken + read[0].nbytes <= HELD_BYTES:
-            held[f"trial-{i}"] = read
     data = CalibrationCell.new(**_axes(shape), selection=SELECTIONS, bits=BITS, budget=sizes)
     grouped = (shape.layers, shape.key_heads, -1)
     data.effect = effects.effect
@@ -210,13 +197,11 @@ def _passage_cell(
     passage: Passage,
     budgets: Mapping[str, Budgets],
     settings: PlanSettings,
-    held: ReadPassages | None,
 ) -> xr.Dataset:
     rules = [rule_named(rule) for rule in settings.against if name.startswith("check")]
     with opened_model(model) as loaded:
-        read = held.pop(name, None) if held else None
         prefix, keeping = settings.prefix, settings.keeping
-        read = read or read_passage(loaded, passage, prefix, keeping, settings.score, rules)
+        read = read_passage(loaded, passage, prefix, keeping, settings.score, rules)
         return passage_cell(*read, budgets, rules, settings.seed)
 
 

@@ -54,8 +54,6 @@ CHECKED = 16
 RETRIEVAL_OF = 3
 #: Shortest cache in which retrieval passages can hide what they ask for.
 SHORTEST_RETRIEVAL = 192
-#: Kinds of calibration passages.
-KINDS = ("prose", "retrieval")
 #: Published rules by the names that ``--against`` takes.
 PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
 #: Rules over whose scores AdaKV can work, besides SnapKV.
@@ -323,13 +321,6 @@ class PlanStudy(ModelStudy[PlanSettings]):
         int | None,
         option(f"Held-out passages to check on (default: up to {CHECKED}).", ge=1, le=10**6),
     ] = None
-    calibrate: Annotated[
-        tuple[str, ...] | None,
-        option(
-            "Kinds of calibration passages: prose, retrieval (questions about facts hidden in "
-            "text or noise), or both, one passage in three being retrieval (default)."
-        ),
-    ] = None
     score: Annotated[
         Score,
         option(
@@ -422,7 +413,11 @@ class PlanStudy(ModelStudy[PlanSettings]):
                 f"{SMALLEST_TOLERANCE:g}"
             )
         passages = AtMost.unless(self.passages, self.passages or PASSAGES)
-        retrieval = self._retrieval(model.name, keys, passages)
+        # one in three is asked for what it says; of a default length, it is known from the text
+        retrieval = passages // RETRIEVAL_OF or min(1, passages - 1)
+        retrieval = retrieval if keys >= SHORTEST_RETRIEVAL else 0
+        if isinstance(keys, AtMost) or isinstance(passages, AtMost):
+            retrieval = AtMost(retrieval)
         if self.plan is not None:
             passages = retrieval = 0
         return self.settings_with(
@@ -438,23 +433,6 @@ class PlanStudy(ModelStudy[PlanSettings]):
             against=self._rules(),
             tasks=tuple(t for t in TASKS if t in self.tasks or "all" in self.tasks),
         )
-
-    def _retrieval(self, model: str, keys: int, passages: int) -> int:
-        """Calibration passages that are asked for what they say: by default one in three."""
-        if self.calibrate is not None:
-            _check_names("calibrate", self.calibrate, KINDS)
-            if "retrieval" in self.calibrate and keys < SHORTEST_RETRIEVAL:
-                raise InputError(
-                    "calibrate has 'retrieval', which takes a prefix of at least "
-                    f"{SHORTEST_RETRIEVAL} tokens; {model} is planned with {keys}"
-                )
-        kinds = self.calibrate or (KINDS if keys >= SHORTEST_RETRIEVAL else KINDS[:1])
-        count = passages // RETRIEVAL_OF or min(1, passages - 1)
-        if len(set(kinds)) == 1:
-            count = passages if "retrieval" in kinds else 0
-        # of a default length, it is known from the text
-        by_text = self.calibrate is None and isinstance(keys, AtMost)
-        return AtMost(count) if by_text or isinstance(passages, AtMost) else count
 
     def _checked(self) -> int:
         """Passages of the check; of a default number there may be fewer."""

@@ -29,7 +29,7 @@ from esscher.engine.attention.compiled.build import TARGETS, library
 #: Overrides the choice of the kernel: ``torch`` or an instruction set; for tests and comparisons.
 VARIABLE = "ESSCHER_KERNEL"
 #: As in step.c: the version of its structs, and the keys of a tile.
-LAYOUT, KEYS = 8, 6
+LAYOUT, KEYS = 9, 6
 
 
 #: Of everything the kernel is given.

@@ -23,7 +23,7 @@
 
 #include "vectors.h"
 
-#define LAYOUT 8 /* changed together with LAYOUT in kernel.py whenever a struct changes */
+#define LAYOUT 9 /* changed together with LAYOUT in kernel.py whenever a struct changes */
 #define KEYS 6
 #define ROWS 6
 

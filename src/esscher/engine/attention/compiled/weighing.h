@@ -1,10 +1,10 @@
-/* Weights of many queries over all keys of a head, summed by key.
+/* Weights of many queries over all keys of a head, summed by key, and outputs of the first queries.
 
    The logits of a panel of queries for all keys are held until their largest and the sum of their
    exponentials are known. So every product is computed once, and a weight leaves the caches only
    where there are more keys than they hold. */
 
-/* As weighing.py packs it. */
+/* As ragged.py packs it. */
 struct weighing {
     const float *keys;    /* [tile][width][KEYS] */
     const float *tilts;   /* [panel][width][PANEL] in powers of two; with a cap, in units of it */
@@ -13,7 +13,10 @@ struct weighing {
     float *room;          /* [keys][PANEL] */
     float *sums;          /* [columns][3][WIDTH] zeros: squares, weights, the largest */
     float *square, *received, *largest; /* [columns] the results */
-    int64_t all_keys, width, queries, columns;
+    const float *values;  /* [tile of columns][key][columns of the tile] */
+    float *log_sum;       /* [answered] of the exponentials of the logits */
+    float *output;        /* [answered][value_width] */
+    int64_t all_keys, width, queries, columns, answered, value_width;
     double cap;           /* of the logits, in powers of two; 0: none */
 };
 
@@ -64,6 +67,48 @@ INLINE void all_exponentials(const struct weighing *p, const vec most[2], vec su
     }
 }
 
+/* Sums of some columns of the values by the weights in the room, for the queries of a panel. */
+INLINE void columns_of_outputs(const struct weighing *p, const float *values, int64_t at,
+                               int64_t low, const vec share[2], const int columns)
+{
+    vec a[ROWS][2] = {{{0}}};
+    for (int64_t j = 0; j < p->all_keys; j++, values += columns) {
+        vec x = CONST_AT(p->room + PANEL * j), y = CONST_AT(p->room + PANEL * j + WIDTH);
+        UNROLL for (int i = 0; i < columns; i++) {
+            a[i][0] += ALL(values[i]) * x;
+            a[i][1] += ALL(values[i]) * y;
+        }
+    }
+    for (int i = 0; i < columns; i++) {
+        a[i][0] *= share[0];
+        a[i][1] *= share[1];
+        for (int l = 0; l < PANEL && at + l < p->answered; l++)
+            p->output[(at + l) * p->value_width + low + i] = a[i][l / WIDTH][l % WIDTH];
+    }
+}
+
+/* Outputs of the queries of a panel, and logarithms of their sums. */
+INLINE void answers(const struct weighing *p, int64_t at, const vec most[2], const vec sum[2],
+                    const vec share[2])
+{
+    int64_t width = p->value_width, tiles = (width + ROWS - 1) / ROWS;
+    for (int l = 0; l < PANEL && at + l < p->answered; l++)
+        p->log_sum[at + l] =
+            0.69314718f * (most[l / WIDTH][l % WIDTH] + log2f(sum[l / WIDTH][l % WIDTH]));
+    for (int64_t t = 0; t < tiles; t++) {
+        int64_t low = width * t / tiles;
+        const float *values = p->values + low * p->all_keys;
+        switch (width * (t + 1) / tiles - low) {
+        case 6: columns_of_outputs(p, values, at, low, share, 6); break;
+        case 5: columns_of_outputs(p, values, at, low, share, 5); break;
+        case 4: columns_of_outputs(p, values, at, low, share, 4); break;
+        case 3: columns_of_outputs(p, values, at, low, share, 3); break;
+        case 2: columns_of_outputs(p, values, at, low, share, 2); break;
+        default: columns_of_outputs(p, values, at, low, share, 1);
+        }
+    }
+}
+
 void esscher_weighed(const struct weighing *p)
 {
     int plain = !p->extra && !p->ends && p->cap == 0.0;
@@ -77,6 +122,7 @@ void esscher_weighed(const struct weighing *p)
             float total = sum[i / WIDTH][i % WIDTH];
             share[i / WIDTH][i % WIDTH] = at + i < p->queries && total > 0.0f ? 1.0f / total : 0.0f;
         }
+        if (at < p->answered) answers(p, at, most, sum, share);
         for (int64_t j = 0; j < p->columns; j++) {
             vec x = share[0] * AT(p->room + PANEL * j);
             vec y = share[1] * AT(p->room + PANEL * j + WIDTH);
