@@ -145,8 +145,8 @@ def test_numbers_of_cells_are_those_that_were_stored(examples, samples, tmp_path
     def property(random):
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(samples["probe"], run)
-        (run / "results.json").unlink()
-        path = random.choice(sorted((run / "parts").glob("*.parquet")))
+        (run / RESULTS).unlink()
+        path = random.choice(sorted((run / "parts").glob("*.safetensors")))
         path.write_bytes(changed_bytes(path.read_bytes(), random))
         with contextlib.suppress(InputError):
             assert_same(esscher.load(run).to_dict(), sound)
