@@ -12,7 +12,7 @@ from esscher.studies.probe import charts, probe
 from esscher.studies.probe.charts import DRAWINGS, KINDS, METRIC_NAMES
 from tests.engine.models.folders import tiny, words
 from tests.runs.made import HOSTILE, changed, make, wide_probe
-from tests.show.drawn import panel_rows, rows, texts, unpacked
+from tests.show.drawn import panel_rows, rows, texts
 from tests.studies.probe.sizes import SMALL
 
 
@@ -24,7 +24,7 @@ def test_every_chart_is_drawn_and_names_are_text(result, name, capfd):
     assert capfd.readouterr().err == ""
 
 
-NUMBERS = {"heads": charts.MAIN, "explorer": charts.FIRST, "numbers": charts.OTHERS}
+NUMBERS = {"explorer": charts.FIRST, "numbers": charts.OTHERS}
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
@@ -91,7 +91,7 @@ def test_heads_that_are_not_there(result):
     with pytest.raises(InputError, match=r"no head 5\.1 .* layers 0, 2 and heads 0 to 2"):
         draw(DRAWINGS, result, "explorer", heads=[(5, 1)])
     with pytest.raises(InputError, match="takes no heads; that is for explorer"):
-        draw(DRAWINGS, result, "heads", heads=[(0, 0)])
+        draw(DRAWINGS, result, "numbers", heads=[(0, 0)])
 
 
 def test_predicted_exponents(result):
@@ -126,13 +126,6 @@ def test_tokens_are_sorted_with_their_intervals(result):
 
 def test_heads_together(result):
     chart = draw(DRAWINGS, result, "layers")
-    spec, correlation = chart.to_dict(), result["correlation"].sel(layer=0)
-    shown = unpacked(spec["datasets"][spec["vconcat"][0]["concat"][0]["data"]["name"]])
-    assert len(shown) == 6
-    for row in shown:
-        errors = "mean" if row["head"] < row["other"] else "magnitudes"
-        wanted = correlation.sel(errors=errors, head=row["head"], other=row["other"])
-        assert row["correlation"] == pytest.approx(float(wanted), rel=1e-5)
     table = result.table("layers").set_index("layer")
     names = {"heads side by side": "side_by_side", "output projection": "projected"}
     drawn = [row for row in rows(chart, "of", "low") if row["of"] in names]
@@ -155,9 +148,9 @@ def test_what_is_predicted_is_called_so():
     assert not any(name.startswith("exponent_") for name in table)
     assert table[["predicted_exponent_mean", "predicted_exponent_map_low"]].notna().all(axis=None)
     assert "exponent mean" not in repr(alone)
-    for kind in ("heads", "explorer", "numbers"):
+    for kind in ("explorer", "numbers"):
         assert "predicted from one pass" in " ".join(texts(draw(DRAWINGS, alone, kind))), kind
     name = "predicted_exponent_mean"
-    shown = [row[name] for row in rows(draw(DRAWINGS, alone, "heads"), name)]
+    shown = [row[name] for row in rows(draw(DRAWINGS, alone, "numbers"), name)]
     assert shown == pytest.approx(list(table[name]), rel=1e-5)
     assert alone.head(0, 1).plot().to_dict()

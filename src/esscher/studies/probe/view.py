@@ -1,4 +1,4 @@
-"""A probe as people see it: the tables, the cards and the sentences."""
+"""A probe as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result as people see it: the tables, the cards and the sentences."""
+"""The result as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections import Counter
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import between, counted, shown, two_digits
+from esscher.core.shown import between, counted, two_digits
 from esscher.core.variables import var, with_ends
 from esscher.math.statistics.intervals import agreement
 from esscher.runs.fits import Fit
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.sweep.study import METRICS, Sweep, SweepData
 
@@ -170,36 +169,6 @@ def notes(result: Sweep) -> list[str]:
             said.append(
                 f"Not trusted, H = {row['horizon']:.4g}, {row['metric']}: {row['reasons']}."
             )
-    return said
-
-
-def cards(result: Sweep) -> list[Card]:
-    """Return the numbers that matter."""
-    data = SweepData(result.data)
-    least, most = int(data.replicates.min()), int(data.replicates.max())
-    few = f", {least:,} to {most:,} by size" if least != most else ""
-    count = shown(result.data.sizes["replicate"], "n0")
-    said = [Card(count, "replicates", f"independent samples{few}")]
-    if not result.has_fits:
-        return said
-    if data.dataset.sizes["alpha"] == 1:
-        for metric, title in TITLES.items():
-            exponent, (low, high) = with_ends(data.fit.exponent.sel(metric=metric)[0])
-            note = f"95% interval {shown(low, 'd3')} to {shown(high, 'd3')}"
-            said.append(Card(shown(exponent, "d3"), f"exponent of the {title}", note))
-    if counts := agreement_counts(result):
-        value, note = f"{counts['agrees']} of {sum(counts.values())}", count_words(counts)
-        title = "exponents agree with theory on these sizes"
-        said.append(Card(value, title, f"{note}; {RULE}"))
-    settled = data.fit.trusted & (data.verdict == "power")
-    said.append(
-        Card(
-            f"{int(settled.sum())} of {settled.size}",
-            "exponents have settled: they hold for larger n too",
-            f"trusted fits of a power law; trusted: {int(data.fit.trusted.sum())}; laws: "
-            f"{count_words(law_counts(data.verdict))}",
-        )
-    )
     return said
 
 
