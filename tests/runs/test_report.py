@@ -94,7 +94,6 @@ def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     assert [part.title for part in parts] == [
         "Every head",
         "Tokens for 10% output error",
-        "Exponents and attention of every head",
         "Predicted against measured",
         "Heads together",
     ]

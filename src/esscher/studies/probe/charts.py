@@ -79,13 +79,11 @@ EXPONENTS = tuple(
     HeadMap(Fit.exponent, f"exponent_{metric}", {"ends": (low, 0.6)})
     for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
 )
-#: Maps above the curves of the picked head, and of what is left.
-FIRST = (
+#: Maps above the curves of the picked head.
+MAPS = (
     HeadMap(OnePass.at_context, look=AMOUNT),
     HeadMap(TOKENS[1], look=AMOUNT),
     HeadMap(OnePass.horizon, look=AMOUNT),
-)
-OTHERS = (
     *EXPONENTS,
     HeadMap(OnePass.khat, look=SHARE),
     HeadMap(LOST, look=SHARE),
@@ -99,20 +97,8 @@ WIDE, SLIM = 150.0, 105.0
 HOLLOW = "hollow: not to be trusted"
 
 
-def numbers(result: Probe) -> ChartType:
-    """Draw the numbers of every head that the explorer leaves out."""
-    frame, maps = result.table(), list(OTHERS)
-    if result.setup.settings.predict:
-        predicted = ProbeData.predicted_exponent
-        maps[:3] = [
-            replace(m, variable=predicted, column=f"predicted_{m.column}") for m in maps[:3]
-        ]
-    panels = [each.draw(frame) for each in maps]
-    return figure(panels, result.subject, least=WIDE, apart=True)
-
-
 def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw what every head needs, and below it the curves of the one that is picked.
+    """Draw nine numbers of every head, and below them the curves of the one that is picked.
 
     At first, that is the one that needs most tokens.
     """
@@ -128,7 +114,15 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [_curves(result, kept, metric, pick) for metric in METRIC_NAMES]
 
-    return head_explorer(result, TABLES[0], FIRST, curves, heads=heads, note=note, least=WIDE)
+    maps = list(MAPS)
+    if result.setup.settings.predict:
+        maps = [
+            replace(m, variable=ProbeData.predicted_exponent, column=f"predicted_{m.column}")
+            if m in EXPONENTS
+            else m
+            for m in maps
+        ]
+    return head_explorer(result, TABLES[0], maps, curves, heads=heads, note=note, least=WIDE)
 
 
 def tokens(result: Probe) -> ChartType:
@@ -201,7 +195,7 @@ def layers(result: Probe) -> ChartType:
     panels = [
         _by_layer(
             "independent heads",
-            shared("effective_heads", both | {"magnitudes": "magnitudes"}),
+            shared("effective_heads", both),
             {"at": count, "name": "all heads"},
             0.0,
         ),
@@ -315,7 +309,7 @@ def _no_layers(result: Probe) -> str | None:
 DRAWINGS = (
     Drawing(
         "explorer",
-        "error, tokens and horizon of every head, and the curves of one (--head)",
+        "nine numbers of every head, and the curves of one (--head)",
         explorer,
         heads=True,
         heading="Every head",
@@ -329,13 +323,6 @@ DRAWINGS = (
         tokens,
         heading="Tokens for 10% output error",
         caption="One point per head; click it to see the head.",
-    ),
-    Drawing(
-        "numbers",
-        "exponents, k-hat, sinks and effective tokens of every head",
-        numbers,
-        heading="Exponents and attention of every head",
-        caption="Click a cell to see the head.",
     ),
     Drawing(
         "predicted",

@@ -56,13 +56,6 @@ HOLDS = var(
     terminal="bound",
     help="whether the mean's exponent is above the paper's, by its 95% interval",
 )
-UNSCALED = var(
-    "",
-    "H without 1/√d",
-    name="H_unscaled",
-    page=False,
-    help="as the authors' programs compute it; Psi is its square",
-)
 FLAGGED = var("", "flags", name="flags", kind="U", help="what stands out at this head")
 LOST = var("", "sinks and delimiters", name="lost", page=False)
 SINKS = var("", "largest sinks", name="sinks", kind="U", page=False)
@@ -116,7 +109,6 @@ def heads(result: Probe) -> xr.Dataset:
         extrapolated=~(needed <= data.one_pass.keys),
         holds=(bound.dims, holds),
         lost=data.one_pass.sink_share + data.one_pass.delimiter_share,
-        H_unscaled=data.one_pass.horizon * result.setup.model.head_dim**0.5,
         flags=by_row(lambda raised: ", ".join(flags[raised]), "flag", data.flagged),
         sinks=by_row(
             lambda tokens, shares: (
@@ -248,7 +240,7 @@ TABLES = (
             *(*TOKENS, EXTRAPOLATED, OnePass.at_context, FLAGGED, OnePass.horizon),
             *(OnePass.psi, OnePass.paper_bound, HOLDS, OnePass.paper_reference, Fit.exponent),
             *(ProbeData.predicted_exponent, OnePass.khat, OnePass.ess, OnePass.sink_share),
-            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, UNSCALED, OnePass.sharp),
+            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, OnePass.sharp),
             *(OnePass.frobenius, OnePass.tau, ProbeData.reference_share, OnePass.keys),
         ),
         heads,
