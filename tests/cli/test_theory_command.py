@@ -48,13 +48,6 @@ def test_theory_curves_are_the_library_s() -> None:
     )
 
 
-def test_theory_figure(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "curves.svg"
-    result = run("theory", "--horizon", "0.8", "--sizes", "10:1000:4", "--figure", str(path))
-    assert result.exit_code == 0, result.output
-    assert path.stat().st_size > 1000
-
-
 def test_a_law_without_limit_is_an_answer() -> None:
     result = run("theory", "--law", "laplace", "--horizon", "0.5", "--json")
     assert result.exit_code == 0
@@ -84,8 +77,6 @@ BAD = [
     (("theory", "--horizon", "1", "--sizes", "100:10"), "100:10"),
     (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
     (("theory", "--horizon", "1", "--sizes", "a:b"), "'a' is not a number"),
-    (("theory", "--horizon", "1", "--figure", "a.svg"), "--sizes"),
-    (("theory", "--horizon", "1", "--sizes", "10,20", "--figure", "x.gif"), "x.gif"),
     (("nonsense",), "nonsense"),
 ]
 
