@@ -33,7 +33,7 @@ def test_settling_is_read_off_the_local_slopes() -> None:
     sizes = 10.0 ** np.arange(1, 4)
     quick = esscher.predict(esscher.gaussian_head(0.3), sizes, "population")
     assert quick.settled_from("map") == 10
-    never = esscher.predict(esscher.gaussian_head(1.5, dim=4), sizes, "population")
+    never = esscher.predict(esscher.gaussian_head(1.5, dim=20), sizes, "population")
     assert never.settled_from("map") is None
     assert never.to_dict()["settled_from"]["map_rms"] is None
 

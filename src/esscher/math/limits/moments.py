@@ -15,7 +15,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_dim
 from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
-from esscher.math.laws import Cube, FiniteTokens, Laplace, Signs, Sphere
+from esscher.math.laws import Cube, FiniteTokens, Signs, Sphere
 from esscher.math.limits.mapping import NoLimit, OutputMoments, gaussian_limit_map
 
 #: Queries drawn at a time; memory is bounded by a block.
@@ -108,9 +108,8 @@ def block_moments(
 def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:
     """Return a :class:`NoLimit` if a positive share of the head's queries has none, else None.
 
-    The fraction is exact for Student tokens, for queries that do not depend on the token, and for
-    Laplace tokens when every tilt coordinate depends on one token coordinate; otherwise it is the
-    share among ``samples`` queries.
+    The fraction is exact for Student tokens and for queries that do not depend on the token;
+    otherwise it is the share among ``samples`` queries.
     """
     domain = head.tilt_domain
     if domain.kind == "all":
@@ -126,36 +125,7 @@ def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:
     if domain.kind == "zero":
         # The law has a density, so A x + a = 0 has probability 0.
         return NoLimit(law, 1.0, 0.0, reason)
-    entries = single_entries(matrix)
-    if isinstance(head.law, Laplace) and entries is not None:
-        fraction = _laplace_fraction(head.law.scale, entries, bias, domain.half_width)
-        return NoLimit(law, fraction, 0.0, reason)
     return _sampled(head, samples, seed)
-
-
-def _laplace_fraction(
-    scale: float, entries: tuple[NDArray[np.intp], Array], bias: Array, half_width: float
-) -> float:
-    """``1 - P(|A_ij x_j + a_i| < 1/b for all i)`` for independent Laplace coordinates x_j.
-
-    Rows that share a column j restrict x_j to the intersection of their intervals.
-    """
-    columns, slopes = entries
-    fixed = slopes == 0
-    if np.any(np.abs(bias[fixed]) >= half_width):
-        return 1.0
-    log_inside = 0.0
-    for column in np.unique(columns[~fixed]):
-        rows = ~fixed & (columns == column)
-        edges = (np.array([[-half_width], [half_width]]) - bias[rows]) / slopes[rows]
-        low, high = float(edges.min(axis=0).max()), float(edges.max(axis=0).min())
-        tails = []
-        if low >= high:
-            return 1.0
-        for x in (-low / scale, high / scale):  # P(X > x) at scale 1, accurate for small tails
-            tails.append(float(0.5 * np.exp(-x)) if x > 0 else float(1.0 - 0.5 * np.exp(x)))
-        log_inside += float(np.log1p(-(tails[0] + tails[1])))
-    return float(-np.expm1(log_inside))
 
 
 def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
