@@ -21,7 +21,7 @@ from esscher.studies.paper.study import PaperStudy
 
 RESULTS = Path(__file__).parent / "results" / "study_cost.json"
 #: Options that tell units apart only by their number, not by their cost.
-NUMBERS = ("first", "part", "head", "layer", "passage")
+NUMBERS = ("first", "part", "head", "layer", "passage", "start")
 #: What is measured of a unit instead of all: its cost is proportional to these.
 FEW = {"replicates": 2, "passages": 6}
 

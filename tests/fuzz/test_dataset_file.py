@@ -88,7 +88,7 @@ def test_a_right_checksum_does_not_make_up_for_what_does_not_fit(examples):
     fuzz(examples, randoms())(property)
 
 
-@pytest.mark.parametrize("kind", ["tails", "sparse", "deep"])
+@pytest.mark.parametrize("kind", ["tails", "sparse", "deep", "paper"])
 @effort(15, 1000)
 def test_a_stored_result_with_a_right_checksum_is_shown_or_refused(kind, examples, tmp_path):
     sound = (unpack(kind, tmp_path) / "results.safetensors").read_bytes()

@@ -38,6 +38,7 @@ KINDS = (
     "domains",
     "plan",
     "context-run",
+    "paper",
 )
 
 

@@ -193,7 +193,7 @@ def test_every_kind_of_run_is_drawn_in_full(browser, tmp_path):
             assert None not in seen
             if len(seen) == 1:
                 still.append(place.get_attribute("data-pick"))
-        assert len(explorers) == 6  # of two probes, sparse, tails, plan and context
+        assert len(explorers) == 7  # of two probes, sparse, tails, domains, plan and context
         assert still == ["1.2"]  # the probe of one head
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -175,8 +176,9 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
         return f"{shown(low, how)}-{shown(high, how)}"
     if variable.interval == "short":
         return with_interval(value, (low, high))
-    if variable.interval == "digits":
-        return f"{shown(value, how)}({max(1, round(10 ** int(how[1:]) * (high - low) / 2)):,})"
+    half = 10 ** int(how[1:]) * (high - low) / 2 if variable.interval == "digits" else math.inf
+    if math.isfinite(half):
+        return f"{shown(value, how)}({max(1, round(half)):,})"
     return between(value, (low, high), how)
 
 

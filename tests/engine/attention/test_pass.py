@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from esscher.engine.attention import attention_statistics
+from esscher.engine.attention import attention_statistics, statistics
 from esscher.engine.attention.arrays import Workers
 from esscher.engine.attention.compiled.kernel import kernel_for
+from esscher.engine.attention.stream import CompiledStream
 
 needs_kernel = pytest.mark.skipif(
     kernel_for("cpu", "float32") is None, reason="the kernel is not compiled"
@@ -168,3 +169,26 @@ def test_a_sweep_does_not_import_torch(tmp_path):
         "assert 'scipy.interpolate' not in sys.modules, 'scipy.interpolate'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@needs_kernel
+def test_a_pass_that_would_be_in_vain_is_not_begun(monkeypatch):
+    """A token's logit at its own key shows that a shift is needed; the rest does not."""
+    begun = []
+
+    class Watched(CompiledStream):
+        def __init__(self, *given, shifted):
+            begun.append(shifted)
+            super().__init__(*given, shifted=shifted)
+
+    monkeypatch.setattr(statistics, "CompiledStream", Watched)
+    x = np.random.default_rng(0).normal(size=(3000, 50))
+    x[::700] *= 9 / np.linalg.norm(x[::700], axis=1)[:, None]  # own logits of 81, others of 9 or so
+    options = {"sizes": (3000,), "factor": 1.0}
+    result = attention_statistics(x, x, x, **options)
+    assert begun == [True] * 3
+    begun.clear()
+    # of queries that may be anybody nothing is known before
+    expected = attention_statistics(x, x, x, queries="separate", **options)
+    assert sorted(begun) == [False] * 3 + [True] * 3  # workers begin in any order
+    np.testing.assert_array_equal(result.covariance, expected.covariance)

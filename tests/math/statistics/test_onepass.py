@@ -10,6 +10,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 import esscher
+from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
@@ -204,7 +205,7 @@ def test_output() -> None:
     found = received_exponent(values, sinks=range(7))
     assert isinstance(found, TailIndex)
     assert "7 sinks set apart (tokens 0, 1, 2, 3, 4 and 2 more)" in repr(found)
-    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    plain = json.loads(json.dumps(as_tree(found), allow_nan=False))
     assert plain["exponent"] == found.exponent
     assert plain["sinks"] == list(range(7))
 

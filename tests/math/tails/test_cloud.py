@@ -9,9 +9,8 @@ import pytest
 
 from esscher.core.codec import as_tree
 from esscher.core.errors import InputError
-from esscher.math.tails import cloud_tails
 from esscher.math.tails.candidates import compare_thresholds
-from esscher.math.tails.cloud import QUICK, logit_shape, norm_shape
+from esscher.math.tails.cloud import QUICK, cloud_tails, logit_shape, norm_shape
 from esscher.math.tails.verdict import (
     EXPONENTIAL,
     HEAVY,

@@ -7,13 +7,14 @@ import pytest
 
 from esscher.core.codec import Estimate
 from esscher.math.statistics.intervals import rank_correlation_interval
-from esscher.math.tails import VERDICTS, Cloud, TailComparison, VarianceProxy
+from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
 from esscher.math.tails.verdict import (
     EXPONENTIAL,
     NONE,
     OPEN,
     SUB_GAUSSIAN,
     UNDECIDED,
+    VERDICTS,
     at_threshold,
     half_verdicts,
     judge,

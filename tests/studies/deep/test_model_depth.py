@@ -106,17 +106,14 @@ def test_horizons_are_those_of_a_probe(reader_of):
 def test_terciles(scope):
     horizons = random_stream(1, "test horizons").random((5, 6))
     found = split_terciles(horizons, scope)
-    places = [(layer, h) for t in TERCILES for layer, hs in found[t].items() for h in hs]
-    assert sorted(places) == [(i, h) for i in range(5) for h in range(6)]
-    assert [sum(map(len, found[t].values())) for t in TERCILES] == [10, 10, 10]
-    rows = {t: [horizons[layer, h] for layer, hs in found[t].items() for h in hs] for t in found}
+    assert [(found == name).sum() for name in TERCILES] == [10, 10, 10]
     if scope == "model":
-        assert max(rows["low"]) <= min(rows["middle"])
-        assert max(rows["middle"]) <= min(rows["high"])
-    else:
-        assert {len(hs) for t in TERCILES for hs in found[t].values()} == {2}
-        for layer, row in enumerate(horizons):
-            assert row[list(found["low"][layer])].max() < row[list(found["high"][layer])].min()
+        assert horizons[found == "low"].max() <= horizons[found == "middle"].min()
+        assert horizons[found == "middle"].max() <= horizons[found == "high"].min()
+    for row, names in zip(horizons, found, strict=True):
+        if scope == "layer":
+            assert [(names == name).sum() for name in TERCILES] == [2, 2, 2]
+            assert row[names == "low"].max() < row[names == "high"].min()
 
 
 @pytest.mark.parametrize("stop", ["passage-1", "horizons"])

@@ -21,6 +21,5 @@ def settings():
         encoder=ENCODER,
         decoder=DECODER,
         text=TEXT,
-        long=False,
         seed=0,
     )

@@ -10,7 +10,7 @@ from esscher.show.content import Plot
 from esscher.studies.paper import claims, models, synthetic
 from esscher.studies.paper.charts import DRAW
 from esscher.studies.paper.heads import set_exponents
-from esscher.studies.paper.models import CAUSAL, DOWNSTREAM, NEIGHBOUR, TOKEN, WITH, WITHOUT
+from esscher.studies.paper.models import NEIGHBOUR, TOKEN, WITH, WITHOUT
 from esscher.studies.paper.study import (
     AlphaExponents,
     Answers,
@@ -102,7 +102,7 @@ def made_heads(beta, psi, width=0.02):
     for name, factor in (("exponent", width), ("joint", 2 * width)):
         ends = beta[..., None, None] + factor * np.array([0.0, -1.0, 1.0])
         setattr(heads.fits, name, np.repeat(ends, 3, axis=2))
-    heads.psi, heads.psi_one_sided, heads.horizon = psi, 2 * psi, psi**0.5
+    heads.psi, heads.psi_one_sided = psi, 2 * psi
     heads.largest = np.full(len(beta), 1024)
     heads.fill()
     heads.fits.trusted = np.ones((*beta.shape, 3), bool)
@@ -189,7 +189,7 @@ def test_laws_of_the_argmax(laws, verdict, settings):
 
 def masked(settings, slower=0.0, factor=1.4, heads=8, replicates=6):
     """Errors of heads whose laws are known."""
-    rng, sizes = np.random.default_rng(1), np.array(CAUSAL["quick"].sizes)
+    rng, sizes = np.random.default_rng(1), 2 ** np.arange(5, 16)
     raw = CausalErrors.new(
         item=range(heads), curve=[WITH, WITHOUT], replicate=range(replicates), size=sizes
     )
@@ -201,9 +201,8 @@ def masked(settings, slower=0.0, factor=1.4, heads=8, replicates=6):
     raw.map_square = np.tile(20 / sizes, (heads, replicates, 1))
     position = [np.mean(20 / np.arange(n // 2 + 1, n + 1)) for n in sizes]
     raw.position = np.tile(position, (heads, replicates, 1))
-    raw.layer, raw.head_number = np.arange(heads), np.zeros(heads, int)
     data = PaperData.new()
-    data.causal = models.summarise_causal([], [raw.dataset], settings)
+    data.causal = models.summarise_causal([{"tokens": 1024}], [raw.dataset], settings)
     return data
 
 
@@ -219,11 +218,10 @@ def test_the_mask_is_judged_by_what_it_does(settings):
 
 def answering(settings, bend=False, texts=150):
     """Losses that are a power of n, or end on a floor."""
-    rng, plan, data = np.random.default_rng(3), DOWNSTREAM["quick"], PaperData.new()
-    for name, tasks, sizes in (
-        ("tokens", [TOKEN], plan.token_sizes),
-        ("texts", [NEIGHBOUR, models.CLASS], plan.text_sizes),
-    ):
+    rng, data = np.random.default_rng(3), PaperData.new()
+    for name, tasks in (("tokens", [TOKEN]), ("texts", [NEIGHBOUR, models.CLASS])):
+        units = models.MEASUREMENTS[name].units(settings)
+        sizes = units[0]["sizes"]
         rates = 0.5 * (sizes[1] / np.array(sizes)) ** 0.5
         if bend:
             rates[-1] = 0.3
@@ -233,7 +231,7 @@ def answering(settings, bend=False, texts=150):
         raw.accuracy = 0.8 - 0.5 * raw.loss
         raw.dense_accuracy = np.full(shape[:2], 0.8)
         raw.answers = np.full(shape[:2], 60)
-        setattr(data, name, models.summarise_answers([], [raw.dataset], settings))
+        setattr(data, name, models.summarise_answers(units, [raw.dataset], settings))
     return data
 
 

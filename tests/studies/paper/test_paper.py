@@ -99,12 +99,11 @@ def test_every_claim_has_its_measurements_and_units(settings) -> None:
     used = {name for claim in claims.CLAIMS.values() for name in claim.uses}
     assert used == set(claims.MEASUREMENTS) == set(CELLS)
     for scale in ("quick", "standard", "paper"):
-        for long in (False, True):
-            at = msgspec.structs.replace(settings, scale=scale, long=long)
-            for name in used:
-                units = list(claims.MEASUREMENTS[name].units(at))
-                assert bool(units) == (long or name != "windows")
-                assert json.loads(json.dumps(units)) == units
+        at = msgspec.structs.replace(settings, scale=scale)
+        for name in used:
+            units = list(claims.MEASUREMENTS[name].units(at))
+            assert units
+            assert json.loads(json.dumps(units)) == units
 
 
 def test_verdicts_come_from_the_checks_that_count() -> None:

@@ -28,16 +28,6 @@ def opened(tmp_path_factory):
     return probe, esscher.report(probe, path)
 
 
-def test_cards(result):
-    cards = summary(result, "run").cards
-    table = result.table()
-    assert cards[0].value == shown(float(table["at_context"].median()), "p1")
-    assert cards[1].value == f"{int((table['at_context_low'] > 0.5).sum())} of 6"
-    inside = (table["exponent_mean_low"] >= 0.45) & (table["exponent_mean_high"] <= 0.55)
-    assert cards[2].value == f"{int(inside.sum())} of 6"
-    assert cards[3].value == shown(sorted(table["tokens_10"])[2], "n3")  # half of six
-
-
 def test_flags_name_their_heads():
     def flagged(data):
         raised = np.zeros(data["flagged"].shape, dtype=bool)

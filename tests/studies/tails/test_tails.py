@@ -11,7 +11,7 @@ import xarray as xr
 import esscher
 import esscher.studies.tails.measure as measuring
 from esscher.core.errors import InputError
-from esscher.math.tails import VERDICTS
+from esscher.math.tails.verdict import VERDICTS
 from esscher.runs.executors import chosen_executor
 from esscher.studies.tails.study import TailsData, TailsStudy
 from tests.engine.models.folders import random_words, tiny

@@ -122,6 +122,7 @@ def measure_context(
         errors=errors,
         relative=norms(reference),
         reference_error=np.zeros(heads + 1),
+        cov_error=None,
         products=None if gram is None else products,
     )
     return measurement, numbers, sinks

@@ -13,7 +13,6 @@ from torch import Tensor
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.models.inputs import QUERY_BLOCK
-from esscher.engine.sampled.sizes import ReferenceUsed
 from esscher.math.coupling import CoupledMoments
 from esscher.math.theory.cloud_pass import CloudHead
 from esscher.math.theory.cloud_table import map_errors
@@ -84,8 +83,8 @@ class LayerMeasurement:
         What makes an error relative: root mean square norm of the reference's outputs, per unit.
     reference_error
         Standard error of the reference's mean, per unit; 0 when all queries were used.
-    reference
-        How the reference was computed, in pooled mode.
+    cov_error
+        Standard error of the reference's covariance, per unit; None in context mode.
     products
         Inner products of the heads' errors behind the output projection, axes [error, replicate,
         size, head, head], of the mean output and of single queries (mean over them); None if the
@@ -98,8 +97,8 @@ class LayerMeasurement:
     errors: Array
     relative: Array
     reference_error: Array
+    cov_error: Array | None
     products: Array | None = None
-    reference: ReferenceUsed | None = None
 
 
 # How far outputs over samples of keys are from the reference.

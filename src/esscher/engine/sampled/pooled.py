@@ -37,7 +37,7 @@ from esscher.engine.sampled.layer import (
     output_moments,
     projected_products,
 )
-from esscher.engine.sampled.sizes import METRICS, ReferenceUsed
+from esscher.engine.sampled.sizes import METRICS
 from esscher.engine.text.collect import CloudFile, LayerCloud, let_go, read_rows
 from esscher.engine.text.packing import Passage
 from esscher.math.coupling import CoupledMoments, RowMoments
@@ -348,11 +348,7 @@ def measure_pooled(
         errors=errors,
         relative=norms(reference.outputs),
         reference_error=reference.mean_error,
-        reference=ReferenceUsed(
-            queries=len(reference.queries),
-            coarse_keys=reference.coarse,
-            cov_error=tuple(reference.covariance_error.tolist()),
-        ),
+        cov_error=reference.covariance_error,
         products=None if gram is None else products,
     )
     passage = np.asarray(cloud.passage, dtype=np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Literal, TypeAlias
 
-from esscher.core.codec import Count, Record
 from esscher.engine.models.outline import Outline
 
 #: Errors that are measured, as in a sweep.
@@ -57,21 +56,3 @@ def default_sizes(
     last = int(SHARE * keys) if most is None else min(most, int(SHARE * keys))
     start = first if last >= least * first else max(2, last // 4)
     return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))
-
-
-class ReferenceUsed(Record, frozen=True, kw_only=True):
-    """What the errors of a layer are measured against, in pooled mode.
-
-    Attributes
-    ----------
-    queries
-        Tokens that attend all keys.
-    coarse_keys
-        Keys of the coarse level; None if all tokens attend all keys.
-    cov_error
-        Standard error of its covariance, per head and (last) of the layer.
-    """
-
-    queries: Count
-    coarse_keys: Count | None
-    cov_error: tuple[float, ...]

@@ -8,21 +8,16 @@ pass.
 
 from __future__ import annotations
 
-from esscher.math.statistics.fit import Rate, TokensNeeded, fit_rate
+from esscher.math.statistics.fit import Rate, fit_rate
 from esscher.math.statistics.intervals import (
     LEVEL,
-    Resamples,
-    class_counts,
-    class_words,
-    rate_class,
     resample,
     resampling_counts,
 )
-from esscher.math.statistics.laws import LAWS, LawFit
-from esscher.math.statistics.selection import AgainstPrediction, Selection, select_law
+from esscher.math.statistics.laws import LAWS
+from esscher.math.statistics.selection import Selection, select_law
 from esscher.math.statistics.tail import (
     TailIndex,
-    TailShape,
     dominant_keys,
     find_sinks,
     keys_apart,
@@ -35,21 +30,13 @@ from esscher.math.statistics.tail import (
 __all__ = [
     "LAWS",
     "LEVEL",
-    "AgainstPrediction",
-    "LawFit",
     "Rate",
-    "Resamples",
     "Selection",
     "TailIndex",
-    "TailShape",
-    "TokensNeeded",
-    "class_counts",
-    "class_words",
     "dominant_keys",
     "find_sinks",
     "fit_rate",
     "keys_apart",
-    "rate_class",
     "received_exponent",
     "resample",
     "resampling_counts",

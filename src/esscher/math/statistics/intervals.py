@@ -7,18 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate, Record
+from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
-
-T = TypeVar("T")
 
 #: One number per size, or per pair of sizes.
 Numbers: TypeAlias = tuple[float | None, ...]
@@ -26,18 +24,6 @@ Numbers: TypeAlias = tuple[float | None, ...]
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 #: Ends of an interval.
 Ends: TypeAlias = tuple[float | None, float | None]
-
-
-class ByMetric(Record, Generic[T], frozen=True, kw_only=True):
-    """The same about each error: of the mean output, of the covariance, of the map."""
-
-    mean: T
-    cov: T
-    map: T
-
-    def __getitem__(self, metric: str) -> T:
-        value: T = getattr(self, metric)
-        return value
 
 
 def finite(value: float) -> float | None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Amount, Interval, Record, as_tree
+from esscher.core.codec import Amount, Interval, Record
 from esscher.core.errors import InputError
 from esscher.core.shown import about
 from esscher.core.validation import Array, as_nonnegative, as_numbers
@@ -348,10 +347,6 @@ class TailIndex(Record, frozen=True, kw_only=True):
     def dependent(self) -> bool:
         """Whether neighbouring tokens depend on each other so much that it must be said."""
         return self.effective_count < DEPENDENT * self.tail_count
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, lists and strings (JSON-safe)."""
-        return dict(as_tree(self))
 
     def __repr__(self) -> str:
         low, high = self.exponent_interval

@@ -215,11 +215,7 @@ def combine_passages(setup: Setup[DeepSettings], cells: Mapping[str, xr.Dataset]
     )
     if settings.terciles != "none":
         data.horizon = cells["horizons"]["horizon"]
-        terciles = np.full(data.horizon.shape, "", dtype=object)
-        for name, heads in split_terciles(data.horizon.values, settings.terciles).items():
-            for layer, chosen in heads.items():
-                terciles[layer, list(chosen)] = name
-        data.tercile = terciles.astype(str)
+        data.tercile = split_terciles(data.horizon.values, settings.terciles)
         costs = end["kl"] if causal else 1.0 - end["cosine"]
         low, high = (costs[list(sampled).index(name)] for name in (TERCILES[0], TERCILES[-1]))
         if np.all(low > 0) and np.all(high > 0):

@@ -41,9 +41,9 @@ from esscher.runs.folder import Run
 from esscher.runs.study import Setup
 from esscher.studies.deep.study import TERCILES, DeepSettings, DeepStudy, Horizons, PassageErrors
 
-#: By name of a variant: how its keys are drawn, and which heads by layer see the sample only (None
-#: for all heads of all layers).
-Variants: TypeAlias = Mapping[str, tuple[str, Mapping[int, Collection[int]] | None]]
+#: By name of a variant: how its keys are drawn, and which heads see the sample only, [layer, head]
+#: (None for all).
+Variants: TypeAlias = Mapping[str, tuple[str, NDArray[np.bool_] | None]]
 
 
 def draw_keys(
@@ -180,7 +180,7 @@ class SampledPassage(PassageReader):
         return data
 
     def errors(
-        self, way: str, heads: Mapping[int, Collection[int]] | None, draw: int, n: int, seed: int
+        self, way: str, heads: NDArray[np.bool_] | None, draw: int, n: int, seed: int
     ) -> tuple[list[float], Mapping[str, float]]:
         """Errors by layer of one sampled pass, and the numbers of the model's end.
 
@@ -189,8 +189,8 @@ class SampledPassage(PassageReader):
         certain = torch.from_numpy(self.certain)
 
         def replacement(inputs: LayerInputs) -> Tensor | None:
-            chosen = None if heads is None else heads.get(inputs.layer, ())
-            if chosen is not None and not chosen:
+            chosen = None if heads is None else np.flatnonzero(heads[inputs.layer]).tolist()
+            if chosen == []:
                 return None
             number, layer = self.passage.number, inputs.layer
             drawn = draw_keys(self.certain, seed, number, way, draw, layer, n)
@@ -245,8 +245,8 @@ def head_horizons(reader: SampledPassage) -> Array:
     return np.array(horizons)
 
 
-def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int, ...]]]:
-    """Heads of each tercile of the horizon, by layer.
+def split_terciles(horizons: Array, scope: str) -> NDArray[np.str_]:
+    """Name of the tercile of the horizon that every head is in, [layer, head].
 
     Parameters
     ----------
@@ -256,20 +256,9 @@ def split_terciles(horizons: Array, scope: str) -> dict[str, dict[int, tuple[int
         ``"model"``: of all heads together. ``"layer"``: of the heads of each layer, so that every
         tercile has heads in every layer and depth plays no part.
     """
-    layers, heads = horizons.shape
-    if scope == "model":
-        ranks = horizons.ravel().argsort(kind="stable").argsort().reshape(layers, heads)
-        third = ranks * 3 // (layers * heads)
-    else:
-        ranks = horizons.argsort(axis=1, kind="stable").argsort(axis=1)
-        third = ranks * 3 // heads
-    return {
-        name: {
-            layer: tuple(int(h) for h in np.flatnonzero(third[layer] == number))
-            for layer in range(layers)
-        }
-        for number, name in enumerate(TERCILES)
-    }
+    rows = horizons.reshape(1, -1) if scope == "model" else horizons
+    ranks = rows.argsort(axis=1, kind="stable").argsort(axis=1)
+    return np.asarray(np.array(TERCILES)[ranks * 3 // rows.shape[1]].reshape(horizons.shape))
 
 
 # Cells: the horizons, and the passages.
@@ -305,15 +294,15 @@ class DeepWork:
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield the horizons first: they say which heads are in which tercile."""
         settings = self.setup.settings
-        variants: dict[str, tuple[str, Mapping[int, Collection[int]] | None]] = {
+        variants: dict[str, tuple[str, NDArray[np.bool_] | None]] = {
             way: (way, None) for way in settings.ways
         }
         if settings.terciles != "none":
             yield {"horizons": Task("horizons", _horizons_cell, (self.model, tuple(self.passages)))}
             cell = run.read("horizons")
             assert cell is not None  # stored before anything that needs it
-            heads = split_terciles(cell["horizon"].values, settings.terciles)
-            variants |= {name: (settings.ways[0], heads[name]) for name in TERCILES}
+            terciles = split_terciles(cell["horizon"].values, settings.terciles)
+            variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
         arguments = variants, settings.sizes, settings.draws, settings.seed
         yield {
             name: Task(name, _passage_cell, (self.model, passage, *arguments))

@@ -11,7 +11,7 @@ from altair.typing import ChartType
 
 from esscher.core.variables import table
 from esscher.runs.result import Result
-from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points, words
+from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.frames import records
 from esscher.show.theme import BLUE, GREEN, GREY, LINE, VERMILION, limits
@@ -63,28 +63,17 @@ def exponent_axis(rows: Rows, field: str = "exponent", title: str = "exponent β
 
 
 def draw_limit(data: PaperData) -> ChartType:
-    """Draw errors against n with the predicted ones, and the constants."""
+    """Draw errors against n, with the predicted ones."""
     limit, laws = data.limit.dataset, Series("law", LAWS)
     rows = rows_of(limit, ("law", "size"), "error", "standard_error", "expected")
     expected = [row | {"error": row["expected"], "low": None, "high": None} for row in rows]
     n = log_axis("size", "tokens n", limit["size"].values)
     error = log_axis("error", "distance from the limit", ends_of(rows, "error", "expected"))
-    ratios = rows_of(limit, ("law",), "constant_ratio", "constant_error")
-    law, ends = Axis("law", names=LAWS), ends_of(ratios, "low", "high")
-    ratio = Axis(
-        "constant_ratio", "measured constant / predicted", limits=limits([0.8, 1.2, *ends])
-    )
     return figure(
-        [
-            panel(lines(expected, n, error, laws), points(rows, n, error, laws)),
-            panel(
-                guides([{"at": 1.0}], ratio, law, upright=True),
-                points(ratios, ratio, law, laws, across=True),
-            ),
-        ],
+        [panel(lines(expected, n, error, laws), points(rows, n, error, laws))],
         "Softmax over n tokens against its infinite-token limit",
         note=f"lines: predicted root-mean-square errors; {TWO_ERRORS}",
-        apart=True,
+        least=300,
     )
 
 
@@ -296,13 +285,10 @@ def draw_argmax(data: PaperData) -> ChartType:
     x = log_axis("n", "tokens n", sizes)
     ends = [*ends_of(spread, "low", "high"), *ends_of(curves, "error")]
     y = log_axis("error", f"error over that at n = {start}", ends)
-    names, counts = np.unique(data.argmax.fits.law.sel(metric="mean").values, return_counts=True)
-    text = "\n".join(f"{name}: {count}" for name, count in zip(names, counts, strict=True))
     return panel(
         bands(spread, x, y, colour=BLUE),
         lines(curves, x, y, kinds),
         points(rows, x, y, kinds),
-        words([{"text": text}]),
         title="argmax of real heads (band: 10 to 90% of heads)",
     )
 

@@ -18,10 +18,9 @@ from scipy.special import ndtri, stdtrit
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import BOUND
-from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import class_counts, rank_correlation
 from esscher.studies.paper import heads, models, synthetic
-from esscher.studies.paper.models import CAUSAL, OCTAVES, RULES, TASKS
+from esscher.studies.paper.models import OCTAVES, RULES, TASKS
 from esscher.studies.paper.study import Growth, Measurement, PaperData, PaperSettings, Sweeps
 from esscher.studies.paper.synthetic import LAW_DIM, METRICS
 
@@ -257,7 +256,7 @@ def judge_ball(data: PaperData, settings: PaperSettings) -> Judgement:
         Check(
             says="the constant grows exponentially with R",
             verdict=verdict_of(law == "exponential", law == "power"),
-            measured=f"measured: {grows}; the bound: e^({rate:.2f} R)",
+            measured=f"{grows}; the bound: e^({rate:.2f} R)",
             rule="which of the two laws leaves smaller residuals in 97.5% of resamples",
             counts=False,
         ),
@@ -618,8 +617,6 @@ def judge_heads(data: PaperData, settings: PaperSettings) -> Judgement:
             counts=False,
         ),
     ]
-    if "error" in data.windows.dataset:
-        checks.append(judge_windows(data, settings))
     width = float(np.nanmedian(ends["mean"][2] - ends["mean"][1]) / 2)
     return Judgement(
         f"The bound holds at {over['mean']} of {count} heads, {loose:.0f} times below what the "
@@ -630,26 +627,6 @@ def judge_heads(data: PaperData, settings: PaperSettings) -> Judgement:
         "the covariance has a bias of order 1/n in it, which makes it steeper on such sizes.",
         f"More replicates: the interval of a typical head is ± {width:.2f}; exponents closer to "
         "1/2 than that are not told from it. More heads, for the correlation.",
-    )
-
-
-def judge_windows(data: PaperData, settings: PaperSettings) -> Check:
-    """Compare windows with random keys: one curve per passage, its root mean square over heads."""
-    errors = data.windows.error
-    curves = (errors**2).mean(["layer", "head"]) ** 0.5
-    rate = fit_rate(curves.values, curves["size"].values.tolist(), seed=settings.seed)
-    typical = float(np.nanmedian(data.heads.fits.exponent.sel(metric="map", bound="value")))
-    low, high = (np.inf if end is None else end for end in rate.interval)
-    low = -np.inf if rate.interval[0] is None else low
-    holds = low <= typical <= high
-    return Check(
-        says=f"A window and {heads.RANDOM_KEYS} random keys converge like random keys alone.",
-        verdict=verdict_of(holds and high - low <= 0.2, not holds),
-        measured=f"Exponent {said((rate.exponent, low, high))} in the number of keys, over "
-        f"{len(curves)} passages; random keys, median head: {typical:.2f}.",
-        rule="Contradicted if the 95% interval over passages excludes the median head's "
-        "exponent of the map, holds if it contains it and is no wider than 0.2.",
-        counts=False,
     )
 
 
@@ -980,9 +957,9 @@ def judge_causal(data: PaperData, settings: PaperSettings) -> Judgement:
         f"{causal.ratio.values[0, 0]:.2f}: until it has risen, the mean with the mask falls more "
         "slowly.",
         checks,
-        f"Tokens are drawn independently from {CAUSAL[settings.scale].tokens:,} of "
+        f"Tokens are drawn independently from {int(causal.tokens):,} of "
         f"{settings.text}, which real passages are not; what a head would do beyond that many "
-        f"different tokens is not seen. {causal.dataset.sizes['item']} heads stand for the model.",
+        f"different tokens is not seen. {int(causal.heads)} heads stand for the model.",
         "more heads and larger clouds",
     )
 
@@ -1035,7 +1012,7 @@ CLAIMS: dict[str, Claim] = {
         "Heads of an encoder",
         "Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
         "Psi is, and never more slowly than the bound.",
-        ("heads", "windows"),
+        ("heads",),
         judge_heads,
     ),
     "downstream": Claim(

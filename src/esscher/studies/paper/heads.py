@@ -1,4 +1,4 @@
-"""Measurements of the heads of an encoder: exponents beside Psi, scaled tilts, argmax, windows.
+"""Measurements of the heads of an encoder: exponents beside Psi, scaled tilts, the argmax.
 
 All tokens of a text are one cloud, of which n are drawn with replacement, as in a pooled probe:
 exponents are those of :func:`esscher.probe` with the same options and seed. What one pass predicts
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import BOUNDS, bounds, estimate, joined
@@ -23,7 +22,6 @@ from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_bounds
 from esscher.studies.paper.study import (
-    LONG_CONTEXT,
     AlphaExponents,
     ArgmaxErrors,
     Exponents,
@@ -31,7 +29,6 @@ from esscher.studies.paper.study import (
     Measurement,
     PaperSettings,
     Unit,
-    WindowErrors,
 )
 from esscher.studies.paper.synthetic import geometric
 
@@ -46,11 +43,6 @@ PARTS = 6
 CONTEXT = 512
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
-#: The authors' experiment with BigBird, for encoders that read long passages: numbers of tokens
-#: drawn; half-widths of windows, and keys drawn beside a window.
-LONG_SIZES = (1_000, 3_000, 12)
-HALF_WIDTHS = (500, 1_500, 12)
-RANDOM_KEYS = 50
 
 
 @lru_cache(maxsize=2)
@@ -121,7 +113,7 @@ def _heads_units(settings: PaperSettings) -> list[Unit]:
     tokens, sizes, replicates = {
         "quick": (6_144, geometric(64, 1_024, 5), 32),
         "standard": (9_216, geometric(64, 2_048, 6), 160),
-        "paper": (9_216, geometric(*LONG_SIZES) if settings.long else geometric(64, 384, 10), 500),
+        "paper": (9_216, geometric(64, 384, 10), 500),
     }[settings.scale]
     options = {"tokens": tokens, "sizes": sizes, "replicates": replicates}
     return [{"part": part} | options for part in range(PARTS)]
@@ -154,7 +146,6 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
             for k, number in enumerate((effective_heads(last, seed), amplification(last, seed))):
                 shared[k, i] = estimate(number)
     data.psi, data.psi_one_sided = horizon**2, one_sided
-    data.horizon, data.horizon_unscaled = horizon, horizon * shape.head_dim**0.5
     data.effective_heads, data.amplification = shared
     data.largest = np.full(len(layers), sizes[-1])
     set_exponents(data.fits, errors, sizes, seed, shape.layers * shape.heads)
@@ -274,85 +265,12 @@ def measure_argmax(unit: Unit, settings: PaperSettings) -> ArgmaxErrors:
     return data
 
 
-def _windows_units(settings: PaperSettings) -> list[Unit]:
-    """500 replicates are 10 passages with 50 queries each."""
-    return [{"passage": i, "queries": 50} for i in range(10)] if settings.long else []
-
-
-def window_errors(
-    queries: NDArray[np.float32],
-    keys: NDArray[np.float32],
-    values: NDArray[np.float32],
-    half_widths: Sequence[int],
-    count: int,
-    rng: np.random.Generator,
-) -> Array:
-    """Squared errors of attention to a window of keys and :data:`RANDOM_KEYS` keys beside it.
-
-    Parameters
-    ----------
-    queries, keys, values
-        Rows of a head, in the order of the text; logits are their products.
-    half_widths
-        Keys on either side of a query.
-    count, rng
-        Number of queries, and the stream that draws them and the keys beside their windows.
-
-    Returns
-    -------
-    Squared distance from attention to all keys, over the mean square of that: [query, width].
-    """
-    length, widest = len(keys), max(half_widths)
-    errors, squares = np.zeros((count, len(half_widths))), 0.0
-    for i, place in enumerate(rng.integers(widest, length - widest, size=count)):
-        logits = (keys @ queries[place]).astype(np.float64)
-        weights = np.exp(logits - logits.max())
-        dense = weights @ values / weights.sum()
-        squares += float(dense @ dense) / count
-        order = rng.permutation(length)
-        for j, half in enumerate(half_widths):
-            beside = order[np.abs(order - place) > half][:RANDOM_KEYS]
-            chosen = np.concatenate([np.arange(place - half, place + half + 1), beside])
-            output = weights[chosen] @ values[chosen] / weights[chosen].sum()
-            errors[i, j] = ((output - dense) ** 2).sum()
-    return errors / squares
-
-
-def measure_windows(unit: Unit, settings: PaperSettings) -> WindowErrors:
-    """Errors of every head and width on one passage."""
-    from esscher.engine.text.collect import iterate_passages
-    from esscher.engine.text.packing import first_passages
-
-    loaded, number = loaded_model(settings.encoder), unit["passage"]
-    # a short text has fewer passages
-    passages = first_passages(loaded, settings.text, AtMost(number + 1), LONG_CONTEXT)
-    halves = geometric(*HALF_WIDTHS)
-    shape, there = loaded.shape, passages.passages[number : number + 1]
-    data = WindowErrors.new(
-        passage=[number] * len(there),
-        layer=range(shape.layers),
-        head=range(shape.heads),
-        size=[2 * half + 1 + RANDOM_KEYS for half in halves],
-    )
-    errors = np.empty((len(there), shape.layers, shape.heads, len(halves)))
-    for _, layer in iterate_passages(loaded, there):
-        for head in range(layer.q.shape[1]):
-            q = layer.q[0, head].numpy() * np.float32(layer.scaling)
-            k, v = layer.k[0, head].numpy(), layer.v[0, head].numpy()
-            rng = random_stream(settings.seed, "windows", number, layer.layer, head)
-            squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
-            errors[0, layer.layer, head] = np.sqrt(squares)
-    data.error = errors
-    return data
-
-
 def _joined(kind: Any, axis: str) -> Any:
     """The summary that puts cells side by side, in the order of their labels."""
     return lambda units, cells, settings: kind(joined(cells, axis).sortby(axis))
 
 
 MEASUREMENTS = {
-    "windows": Measurement(_windows_units, measure_windows, _joined(WindowErrors, "passage")),
     "heads": Measurement(_heads_units, measure_heads, _joined(HeadExponents, "layer")),
     "alpha": Measurement(_alpha_units, measure_alpha, _joined(AlphaExponents, "alpha")),
     "argmax": Measurement(_argmax_units, measure_argmax, _joined(ArgmaxErrors, "layer")),

@@ -59,10 +59,10 @@ from esscher.studies.paper.study import (
     Measurement,
     PaperSettings,
     Patterns,
-    Scale,
     Tails,
     Unit,
 )
+from esscher.studies.paper.synthetic import geometric
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,48 +80,30 @@ OCTAVES = 3
 WITH, WITHOUT = "with the mask", "without"
 
 
-@dataclass(frozen=True)
-class CausalPlan:
-    """How much is measured: heads, tokens of a cloud, sizes ``2^5`` to ``2^last``, replicates."""
-
-    heads: int
-    tokens: int
-    last: int
-    replicates: int
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Numbers of tokens."""
-        return tuple(2**power for power in range(5, self.last + 1))
-
-
-CAUSAL: dict[Scale, CausalPlan] = {
-    "quick": CausalPlan(16, 1024, 15, 6),
-    "standard": CausalPlan(24, 2048, 15, 12),
-    "paper": CausalPlan(60, 4096, 16, 48),
-}
-
-
 def causal_units(settings: PaperSettings) -> list[Unit]:
     """One unit per head; heads are spread over the layers."""
-    return [{"head": number} for number in range(CAUSAL[settings.scale].heads)]
+    heads, tokens, last, replicates = {
+        "quick": (16, 1_024, 15, 6),
+        "standard": (24, 2_048, 15, 12),
+        "paper": (60, 4_096, 16, 48),
+    }[settings.scale]
+    sizes = [2**power for power in range(5, last + 1)]
+    options = {"heads": heads, "tokens": tokens, "sizes": sizes, "replicates": replicates}
+    return [{"head": number} | options for number in range(heads)]
 
 
 def measure_causal(unit: Unit, settings: PaperSettings) -> CausalErrors:
     """Squared errors of a head with and without the mask."""
-    plan = CAUSAL[settings.scale]
-    clouds = head_clouds(settings.decoder, settings.text, plan.heads, plan.tokens)
-    layer, head, q, k, v = clouds[unit["head"]]
-    data = causal_errors(q, k, v, plan.sizes, plan.replicates, settings.seed, unit["head"])
-    data.layer, data.head_number = [layer], [head]
-    return data
+    clouds = head_clouds(settings.decoder, settings.text, unit["heads"], unit["tokens"])
+    sizes, replicates, head = unit["sizes"], unit["replicates"], unit["head"]
+    return causal_errors(*clouds[head], sizes, replicates, settings.seed, head)
 
 
 @lru_cache(maxsize=1)
 def head_clouds(
     model: str, text: str, heads: int, tokens: int
-) -> tuple[tuple[int, int, Tensor, Tensor, Tensor], ...]:
-    """Layer, head, tilts, keys and values of some heads, spread over the layers of a model."""
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Tilts, keys and values of some heads, spread over the layers of a model."""
     import torch
 
     from esscher.engine.text.collect import iterate_passages
@@ -149,11 +131,11 @@ def head_clouds(
                         inputs.v[0, key_head, keep].float(),
                     )
                 )
-    out = []
-    for i, (layer, head) in enumerate(chosen):
-        q, k, v = (torch.cat(part)[:tokens].cpu() for part in zip(*parts[i], strict=True))
-        out.append((layer, head, q, k, v))
-    return tuple(out)
+    clouds = []
+    for of_head in parts.values():
+        q, k, v = (torch.cat(part)[:tokens].cpu() for part in zip(*of_head, strict=True))
+        clouds.append((q, k, v))
+    return clouds
 
 
 def causal_errors(
@@ -298,7 +280,7 @@ def summarise_causal(
             among[i, j] = np.mean(shares**power) * dense[i, j + 1]
     places = 0.5 * np.log(raw.position.values.mean(axis=1)[:, 1:] / among)
 
-    data = Causal.like(raw, "item", "curve", "size")
+    data = Causal.like(raw, "curve", "size")
     late = sizes >= sizes[-1] / 2**OCTAVES
     slopes = -_slopes(np.log(sizes), logs)
     late_slopes = -_slopes(np.log(sizes[late]), logs[:, :, late])
@@ -312,9 +294,7 @@ def summarise_causal(
     data.position = np.concatenate([np.full((1, 3), np.nan), position])
     data.position_ratio = exponential(mean_bounds(places.mean(axis=1)))
     data.against_first = exponential(mean_bounds(ratios[:, -1] - limits[:, -1]))
-    data.exponent = late_slopes
-    data.head_ratio, data.head_first_ratio = np.exp(ratios[:, -1]), np.exp(limits[:, -1])
-    data.layer, data.head_number = raw.layer, raw.head_number
+    data.heads, data.tokens = len(ratios), units[0]["tokens"]
     return data
 
 
@@ -342,87 +322,33 @@ TASKS = (TOKEN, NEIGHBOUR, CLASS)
 RULES = ("fitted", "1/2", "1", "no change")
 
 
-@dataclass(frozen=True)
-class DownstreamPlan:
-    """How much is measured.
-
-    Attributes
-    ----------
-    passages, context, queries, token_sizes, token_draws
-        Decoder: passages, their tokens, of which the last ones ask; numbers of keys; samples of
-        each.
-    texts, text_context, text_sizes, text_draws
-        Encoder: texts that ask, tokens of a text, numbers of keys, samples of each.
-    token_first, text_first
-        Smaller sizes are shown, not fitted: there the loss is near its ceiling.
-    """
-
-    passages: int
-    context: int
-    queries: int
-    token_sizes: tuple[int, ...]
-    token_first: int
-    token_draws: int
-    texts: int
-    text_context: int
-    text_sizes: tuple[int, ...]
-    text_first: int
-    text_draws: int
-
-
 #: The authors' sizes: 64 to 4,096, 20 of them.
-AUTHORS = tuple(int(n) for n in np.geomspace(64, 4096, 20).round())
-DOWNSTREAM: dict[Scale, DownstreamPlan] = {
-    "quick": DownstreamPlan(
-        passages=11,
-        context=256,
-        queries=48,
-        token_sizes=(16, 64, 192, 512, 2048),
-        token_first=64,
-        token_draws=1,
-        texts=40,
-        text_context=128,
-        text_sizes=(8, 32, 96, 256, 1024),
-        text_first=32,
-        text_draws=2,
-    ),
-    "standard": DownstreamPlan(
-        passages=32,
-        context=384,
-        queries=64,
-        token_sizes=(16, 64, 128, 256, 512, 2048),
-        token_first=64,
-        token_draws=1,
-        texts=100,
-        text_context=128,
-        text_sizes=(8, 32, 64, 128, 256, 1024),
-        text_first=32,
-        text_draws=4,
-    ),
-    "paper": DownstreamPlan(
-        passages=48,
-        context=4096,
-        queries=128,
-        token_sizes=AUTHORS,
-        token_first=64,
-        token_draws=20,
-        texts=100,
-        text_context=128,
-        text_sizes=AUTHORS,
-        text_first=64,
-        text_draws=20,
-    ),
-}
+AUTHORS = geometric(64, 4_096, 20)
 
 
 def tokens_units(settings: PaperSettings) -> list[Unit]:
-    """One unit per passage of the decoder."""
-    return [{"passage": i} for i in range(DOWNSTREAM[settings.scale].passages)]
+    """One unit per passage of the decoder; smaller sizes than ``first`` are not fitted.
+
+    There the loss is near its ceiling.
+    """
+    passages, context, queries, sizes, draws = {
+        "quick": (11, 256, 48, [16, 64, 192, 512, 2_048], 1),
+        "standard": (32, 384, 64, [16, 64, 128, 256, 512, 2_048], 1),
+        "paper": (48, 4_096, 128, AUTHORS, 20),
+    }[settings.scale]
+    options = {"passages": passages, "context": context, "queries": queries, "first": 64}
+    return [{"passage": i, "sizes": sizes, "draws": draws} | options for i in range(passages)]
 
 
 def texts_units(settings: PaperSettings) -> list[Unit]:
     """One unit per five texts of the encoder."""
-    return [{"first": i} for i in range(0, DOWNSTREAM[settings.scale].texts, TOGETHER)]
+    texts, sizes, first, draws = {
+        "quick": (40, [8, 32, 96, 256, 1_024], 32, 2),
+        "standard": (100, [8, 32, 64, 128, 256, 1_024], 32, 4),
+        "paper": (100, AUTHORS, 64, 20),
+    }[settings.scale]
+    options = {"texts": texts, "context": 128, "sizes": sizes, "first": first, "draws": draws}
+    return [{"start": i} | options for i in range(0, texts, TOGETHER)]
 
 
 def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
@@ -430,22 +356,20 @@ def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
     from esscher.engine.reading import PassageReader
     from esscher.engine.text.packing import first_passages
 
-    plan, number = DOWNSTREAM[settings.scale], unit["passage"]
+    number, sizes, draws = unit["passage"], unit["sizes"], range(unit["draws"])
     loaded = loaded_model(settings.decoder)
-    context = min(plan.context, loaded.max_positions)
-    passage = first_passages(loaded, settings.text, plan.passages, context)[number]
-    reader = PassageReader(loaded, passage, context - plan.queries)
+    context = min(unit["context"], loaded.max_positions)
+    passage = first_passages(loaded, settings.text, unit["passages"], context)[number]
+    reader = PassageReader(loaded, passage, context - unit["queries"])
     certain = passage.is_delimiter.copy()
     certain[0] = True
     certain[reader.prefix :] = True
     truth = reader.next_tokens
     dense = _end(reader, None).argmax(dim=-1)
-    data = Answers.new(
-        task=[TOKEN], item=[number], draw=range(plan.token_draws), size=plan.token_sizes
-    )
-    loss, accuracy = np.empty((2, 1, 1, plan.token_draws, len(plan.token_sizes)))
-    for draw in range(plan.token_draws):
-        for j, n in enumerate(plan.token_sizes):
+    data = Answers.new(task=[TOKEN], item=[number], draw=draws, size=sizes)
+    loss, accuracy = np.empty((2, 1, 1, len(draws), len(sizes)))
+    for draw in draws:
+        for j, n in enumerate(sizes):
             drawn = SampledKeys(certain, settings.seed, "downstream tokens", number, draw, n)
             answers = _end(reader, drawn).argmax(dim=-1)
             loss[0, 0, draw, j] = float((answers != dense).double().mean())
@@ -457,15 +381,13 @@ def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
 
 def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
     """Nearest texts and classes of some texts' embeddings, against those of dense ones."""
-    plan = DOWNSTREAM[settings.scale]
-    texts = labelled_texts(settings.encoder, plan.text_context)
+    start, sizes, draws = unit["start"], unit["sizes"], range(unit["draws"])
+    texts = labelled_texts(settings.encoder, unit["context"])
     # texts that ask are spread over the classes
-    asking = np.linspace(0, len(texts.labels) - 1, min(plan.texts, len(texts.labels)))
-    numbers = asking.round().astype(int)[unit["first"] : unit["first"] + TOGETHER].tolist()
-    data = Answers.new(
-        task=[NEIGHBOUR, CLASS], item=numbers, draw=range(plan.text_draws), size=plan.text_sizes
-    )
-    loss, accuracy = np.empty((2, 2, len(numbers), plan.text_draws, len(plan.text_sizes)))
+    asking = np.linspace(0, len(texts.labels) - 1, min(unit["texts"], len(texts.labels)))
+    numbers = asking.round().astype(int)[start : start + TOGETHER].tolist()
+    data = Answers.new(task=[NEIGHBOUR, CLASS], item=numbers, draw=draws, size=sizes)
+    loss, accuracy = np.empty((2, 2, len(numbers), len(draws), len(sizes)))
     dense = np.empty((2, len(numbers)))
     for i, number in enumerate(numbers):
         reader, label = texts.readers[number], texts.labels[number]
@@ -473,8 +395,8 @@ def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
         dense[:, i] = texts.labels[neighbour] == label, named == label
         certain = reader.passage.is_delimiter.copy()
         certain[0] = True
-        for draw in range(plan.text_draws):
-            for j, n in enumerate(plan.text_sizes):
+        for draw in draws:
+            for j, n in enumerate(sizes):
                 drawn = SampledKeys(certain, settings.seed, "downstream texts", number, draw, n)
                 near, name = texts.answers(number, _unit(_end(reader, drawn).double().numpy()))
                 loss[:, i, draw, j] = near != neighbour, name != named
@@ -638,9 +560,8 @@ def summarise_answers(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
 ) -> Losses:
     """Losses and accuracies with intervals over texts, and power laws that are extrapolated."""
-    raw, plan = Answers(joined(cells, "item")), DOWNSTREAM[settings.scale]
+    raw, first = Answers(joined(cells, "item")), units[0]["first"]
     sizes, tasks = raw.dataset["size"].values, raw.dataset["task"].values.tolist()
-    first = plan.token_first if TOKEN in tasks else plan.text_first
     fitted = (sizes >= first) & (sizes <= sizes[-1] / BEYOND)
     data = Losses.new(task=tasks, size=sizes, rule=RULES)
     losses, accuracies = (array.mean("draw").values for array in (raw.loss, raw.accuracy))
@@ -665,9 +586,20 @@ def summarise_answers(
 PATTERNS = ("topk", "window", "bigbird")
 
 
-def _there(layers: Sequence[int], of: int, count: int) -> tuple[int, ...]:
-    """Layers in the same places of a model that has ``count`` of them instead of ``of``."""
-    return tuple(sorted({layer * count // of for layer in layers}))
+def _data_of(
+    study: Any, model: str, settings: PaperSettings, unit: Unit, text: Any = None, **options: Any
+) -> xr.Dataset:
+    """The data of a study with the options of a unit.
+
+    Layers are those in the same places as layers of the models that come with the program.
+    """
+    loaded, options = loaded_model(model), unit | options
+    if "layers" in unit:
+        count, of = loaded.record.layers, 30 if loaded.outline.causal else 6
+        options["layers"] = tuple(sorted({layer * count // of for layer in unit["layers"]}))
+    result = study(loaded, text or settings.text, seed=settings.seed, progress=False, **options)
+    data: xr.Dataset = result.data.drop_attrs()
+    return data
 
 
 def sparse_units(settings: PaperSettings) -> list[Unit]:
@@ -677,29 +609,15 @@ def sparse_units(settings: PaperSettings) -> list[Unit]:
         "standard": (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
         "paper": (3_000, 24, list(range(30)), 64),
     }[settings.scale]
-    return [{"context": context, "passages": passages, "layers": layers, "queries": queries}]
+    return [{"context": context, "passages": passages, "layers": layers, "query_count": queries}]
 
 
 def measure_sparse(unit: Unit, settings: PaperSettings) -> Patterns:
     """Exponents of sparse patterns beside that of a random choice of as many keys."""
     from esscher.studies.sparse import sparse
 
-    loaded = loaded_model(settings.decoder)
-    result = sparse(
-        loaded,
-        settings.text,
-        context=unit["context"],
-        passages=unit["passages"],
-        layers=_there(unit["layers"], 30, loaded.record.layers),
-        patterns=PATTERNS,
-        query_count=unit["queries"],
-        seed=settings.seed,
-        progress=False,
-    )
-    data = result.data.sel(metric="map", drop=True)
-    last = data["error"].isel(budget=-1, drop=True).sel(bound="value", drop=True)
-    names = ["exponent", "difference", "ratio"]
-    return Patterns(data[names].assign(last_error=last).drop_attrs())
+    data = _data_of(sparse, settings.decoder, settings, unit, patterns=PATTERNS)
+    return Patterns(data[["exponent", "difference"]].sel(metric="map", drop=True))
 
 
 def depth_units(settings: PaperSettings) -> list[Unit]:
@@ -716,18 +634,9 @@ def measure_depth(unit: Unit, settings: PaperSettings) -> Depth:
     """Errors by layer of a decoder whose layers attend to n keys only."""
     from esscher.studies.deep import deep
 
-    result = deep(
-        loaded_model(settings.decoder),
-        settings.text,
-        context=unit["context"],
-        passages=unit["passages"],
-        draws=unit["draws"],
-        keys="independent",
-        terciles="none",
-        seed=settings.seed,
-        progress=False,
-    )
-    return Depth(result.data[["error", "growth", "exponent"]].isel(curve=0, drop=True).drop_attrs())
+    ways = {"keys": "independent", "terciles": "none"}
+    data = _data_of(deep, settings.decoder, settings, unit, **ways)
+    return Depth(data[["error", "exponent"]].isel(curve=0, drop=True))
 
 
 def tails_units(settings: PaperSettings) -> list[Unit]:
@@ -737,26 +646,16 @@ def tails_units(settings: PaperSettings) -> list[Unit]:
         "standard": (16_384, list(range(6))),
         "paper": (65_536, list(range(6))),
     }[settings.scale]
-    return [{"tokens": tokens, "layers": layers}]
+    return [{"tokens": tokens, "layers": layers, "context": 128}]
 
 
 def measure_tails(unit: Unit, settings: PaperSettings) -> Tails:
     """The worst direction of every head's keys: its sub-Gaussian parameter and type of tail."""
     from esscher.studies.tails import tails
 
-    loaded = loaded_model(settings.encoder)
-    result = tails(
-        loaded,
-        settings.text,
-        tokens=unit["tokens"],
-        context=128,
-        layers=_there(unit["layers"], 6, loaded.record.layers),
-        seed=settings.seed,
-        progress=False,
-    )
-    keys = result.data[["proxy", "verdict"]].sel(subset="text", part="both", drop=True)
-    data = Tails(keys[["proxy"]].drop_attrs())
-    verdicts = keys["verdict"].values
+    keys = _data_of(tails, settings.encoder, settings, unit)[["proxy", "verdict"]]
+    data = Tails(keys.sel(subset="text", part="both", drop=True))
+    verdicts = data.verdict.values
     data.verdict = np.reshape([kind_of(verdict) for verdict in verdicts.flat], verdicts.shape)
     return data
 
@@ -768,7 +667,7 @@ def domains_units(settings: PaperSettings) -> list[Unit]:
         "standard": (list(range(6)), 2_000, 8),
         "paper": (list(range(6)), 4_000, 12),
     }[settings.scale]
-    return [{"layers": layers, "tokens": tokens, "blocks": blocks}]
+    return [{"layers": layers, "block_tokens": tokens, "blocks": blocks}]
 
 
 def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
@@ -776,20 +675,10 @@ def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
     from esscher.studies.domains import domains
 
     other = "demo:code" if settings.text != "demo:code" else "demo:docs"
-    loaded = loaded_model(settings.encoder)
-    result = domains(
-        loaded,
-        {"text": settings.text, "other": other},
-        blocks=unit["blocks"],
-        block_tokens=unit["tokens"],
-        layers=_there(unit["layers"], 6, loaded.record.layers),
-        seed=settings.seed,
-        progress=False,
-    )
-    data = result.data.sel(statistic="tokens", drop=True)
-    names = ["p", "adjusted_p", "share", "verdict"]
-    effect = data["effect"].isel(pair=0, drop=True)
-    return Domains(data[names].assign(effect=effect).drop_attrs())
+    texts = {"text": settings.text, "other": other}
+    data = _data_of(domains, settings.encoder, settings, unit, texts)
+    data = data[["share", "verdict", "effect"]].sel(statistic="tokens", drop=True)
+    return Domains(data.isel(pair=0, drop=True))
 
 
 def _alone(kind: Any) -> Any:

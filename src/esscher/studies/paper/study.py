@@ -49,8 +49,6 @@ NAMES = (
 SYNTHETIC = ("limit", "ball", "moments", "reference")
 #: The models and the text unless others are given.
 ENCODER, DECODER, TEXT = "demo:minilm", "demo:smollm2", "demo:docs"
-#: At the authors' scale, encoders that read so many tokens at a time are measured like BigBird.
-LONG_CONTEXT = 4_096
 
 
 # -- cells, and summaries that are no more than cells side by side
@@ -113,8 +111,6 @@ class HeadExponents(Data):
 
     psi = var("layer head", "Ψ = H²", "s3")
     psi_one_sided = var("layer head", "Ψ, one-sided", "s3")
-    horizon = var("layer head", "H", "s3", page=False)
-    horizon_unscaled = var("layer head", "H of the authors' scripts", "s3", page=False)
     fits = group(Exponents, "layer head")
     largest = var("layer", kind="i", page=False, help="largest number of tokens")
     effective_heads = var("layer bound", page=False, help="independent heads with as much error")
@@ -137,12 +133,6 @@ class ArgmaxErrors(Data):
     tokens = var(kind="i", help="tokens of the cloud")
 
 
-class WindowErrors(Data):
-    """Errors of a window and some random keys."""
-
-    error = var("passage layer head size", help="relative to dense attention")
-
-
 class CausalErrors(Data):
     """Squared errors of heads with and without the mask, over tokens that are drawn."""
 
@@ -151,8 +141,6 @@ class CausalErrors(Data):
     expected = var("item curve size", help="exact expectation of the first-order part")
     map_square = var("item replicate size", help="of the outputs without mask, mean over queries")
     position = var("item replicate size", help="of outputs with mask, second half of positions")
-    layer = var("item", kind="i")
-    head_number = var("item", kind="i")
 
 
 class Answers(Data):
@@ -169,15 +157,12 @@ class Patterns(Data):
 
     exponent = var("pattern bound", help="of the map's error")
     difference = var("pattern bound", help="from the exponent of random keys")
-    ratio = var("pattern bound", help="error over that of random keys")
-    last_error = var("pattern", help="error at the largest budget")
 
 
 class Depth(Data):
     """Errors by layer of a decoder whose layers attend to n keys only."""
 
     error = var("layer size bound", help="relative error of the tokens")
-    growth = var("layer size bound", help="over the error of the layer before")
     exponent = var("layer bound")
 
 
@@ -191,8 +176,6 @@ class Tails(Data):
 class Domains(Data):
     """Tokens for 10% error on two kinds of text."""
 
-    p = var("layer head", help="of the permutation test")
-    adjusted_p = var("layer head")
     share = var("layer head", help="of the variance between blocks that the corpus explains")
     effect = var("layer head bound", help="ratio of the numbers of tokens")
     verdict = var("layer head", kind="U")
@@ -238,7 +221,6 @@ class Support(Data):
     """Constants against the size of the support."""
 
     constant = var("law metric radius bound", help="sqrt(n) times the error, 2 standard errors")
-    slope = var("law metric radius", help="exponent between the first and the last size")
     growth = group(Growth, "law metric")
     largest = var(kind="i", help="largest number of tokens")
 
@@ -269,11 +251,8 @@ class Causal(Data):
     difference = var("bound", help="exponent with the mask minus without, all sizes")
     late_difference = var("bound", help="the same, last octaves")
     against_first = var("bound", help="measured ratio over that of first order, last size")
-    exponent = var("item curve", help="last octaves")
-    head_ratio = var("item", help="measured ratio at the last size")
-    head_first_ratio = var("item", help="the same to first order")
-    layer = var("item", kind="i")
-    head_number = var("item", kind="i")
+    heads = var(kind="i", help="their number")
+    tokens = var(kind="i", help="tokens that are drawn from")
 
 
 class Losses(Data):
@@ -317,7 +296,6 @@ class PaperData(Data):
     hardmax = section(Hardmax)
     argmax = section(ArgmaxErrors)
     alpha = section(AlphaExponents)
-    windows = section(WindowErrors)
     sparse = section(Patterns)
     depth = section(Depth)
     tails = section(Tails)
@@ -338,7 +316,6 @@ CELLS: dict[str, type[Data]] = {
     "heads": HeadExponents,
     "alpha": AlphaExponents,
     "argmax": ArgmaxErrors,
-    "windows": WindowErrors,
     "sparse": Patterns,
     "depth": Depth,
     "tails": Tails,
@@ -350,14 +327,13 @@ CELLS: dict[str, type[Data]] = {
 
 
 class PaperSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to; ``long``: the encoder is measured like BigBird."""
+    """What the options amount to."""
 
     claims: tuple[Name, ...]
     scale: Scale
     encoder: Name
     decoder: Name
     text: Name
-    long: bool
     seed: int
 
 
@@ -446,21 +422,17 @@ class PaperStudy(Study[PaperSettings]):
                     f"there is no claim {shortened(name)}; choose from {', '.join(NAMES)}"
                 )
         chosen = tuple(name for name in NAMES if name in (self.claims or NAMES))
-        encoder, decoder, long = ENCODER, DECODER, False
+        models = {"encoder": ENCODER, "decoder": DECODER}
         if self.model is not None:
             from esscher.engine.models.choice import ModelChoice
 
-            outline = ModelChoice(self.model).outline
-            if outline.causal:
-                decoder = self.model
-            else:
-                encoder = self.model
-                long = self.scale == "paper" and outline.max_positions >= LONG_CONTEXT
+            causal = ModelChoice(self.model).outline.causal
+            models["decoder" if causal else "encoder"] = self.model
         if not set(chosen) <= set(SYNTHETIC):
             from esscher.engine.text.documents import check_text
 
             check_text(self.text, None)
-        return self.settings_with(claims=chosen, encoder=encoder, decoder=decoder, long=long)
+        return self.settings_with(claims=chosen, **models)
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Make a task of every unit."""

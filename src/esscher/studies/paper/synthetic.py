@@ -16,7 +16,8 @@ from esscher.engine.attention import attention_statistics
 from esscher.math.heads import Head, gaussian_head, weight_head
 from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
-from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resample, resampling_counts
+from esscher.math.statistics.intervals import FEWEST
 from esscher.math.theory import (
     hardmax_curve,
     log_ball_bound,
@@ -336,17 +337,13 @@ def summarise_moments(
     """Constants by radius, and whether they grow as a power of it."""
     raw = SupportErrors(side_by_side(cells, "law", "replicate"))
     sizes = raw.dataset["size"].values
-    axes = ("law", "metric", "size", "replicate", "radius")
-    by_size = np.ascontiguousarray(raw.error.transpose(*axes).values)
-    first, last = by_size[:, :, 0], by_size[:, :, -1]
+    last = raw.error.values[..., -1]  # [law, metric, radius, replicate]
     data = Support.like(raw, "law", "metric", "radius")
-    at_radius = raw.error.values[..., -1]  # [law, metric, radius, replicate]
-    level = at_radius.mean(axis=-1) * sizes[-1] ** 0.5
-    half = 2 * at_radius.std(axis=-1, ddof=1) * (sizes[-1] / at_radius.shape[-1]) ** 0.5
+    level = last.mean(axis=-1) * sizes[-1] ** 0.5
+    half = 2 * last.std(axis=-1, ddof=1) * (sizes[-1] / last.shape[-1]) ** 0.5
     data.constant = np.stack([level, level - half, level + half], axis=-1)
-    data.slope = np.log(first.mean(axis=2) / last.mean(axis=2)) / np.log(sizes[-1] / sizes[0])
     radii = raw.dataset["radius"].values
-    set_growth(data.growth, radii, last, settings.seed)
+    set_growth(data.growth, radii, np.ascontiguousarray(last.swapaxes(-1, -2)), settings.seed)
     data.largest = sizes[-1]
     return data
 
@@ -378,8 +375,6 @@ def measure_hardmax(unit: Unit, settings: PaperSettings) -> Hardmax:
 
 #: Variance of the tokens and dimension in the authors' scripts.
 AUTHORS_VARIANCE, AUTHORS_DIM = 0.1, 50
-#: With fewer replicates Bonferroni's quantile takes the place of resamples.
-FEWEST = 5
 
 
 def swept_head(name: str) -> Head:
@@ -506,9 +501,7 @@ def _exponents(name: str, raw: SweepErrors, seed: int) -> Sweeps:
         late = [fit_rate(replicates[:, -3:], sizes[-3:], seed=seed) for replicates in errors]
         columns["exponent"].append([bounds(rate.exponent, rate.interval) for rate in rates])
         columns["standard_error"].append([rate.standard_error for rate in rates])
-        exponents = np.array([rate.exponent for rate in rates])
-        moved = influences(errors, sizes, rates)
-        columns["joint"].append(simultaneous_band(exponents, moved, seed))
+        columns["joint"].append(simultaneous_band(errors, sizes, rates, seed))
         columns["late"].append([rate.exponent for rate in late])
         columns["late_error"].append([rate.standard_error for rate in late])
         for s, (rate, theory) in enumerate(zip(rates, raw.predicted.values[m], strict=True)):
@@ -522,23 +515,7 @@ def _exponents(name: str, raw: SweepErrors, seed: int) -> Sweeps:
     return data
 
 
-def influences(errors: Array, sizes: Array, rates: Sequence[Rate]) -> Array:
-    """How every replicate moves every exponent, [replicate, scale]; their mean is 0.
-
-    Exponents are weighted slopes of the logarithms of mean errors [scale, replicate, size], which
-    are linearised in the errors here (delta method), so that a resample is a matrix product.
-    """
-    columns = []
-    for replicates, rate in zip(errors, rates, strict=True):
-        used = replicates[:, np.isin(sizes, rate.sizes)]
-        x, weights = np.log(rate.sizes), np.array(rate.weights)
-        centred = x - weights @ x
-        form = -weights * centred / (weights @ centred**2)
-        columns.append((used / used.mean(axis=0) - 1) @ form)
-    return np.column_stack(columns)
-
-
-def simultaneous_band(exponents: Array, moved: Array, seed: int) -> Array:
+def simultaneous_band(errors: Array, sizes: Array, rates: Sequence[Rate], seed: int) -> Array:
     """Exponents with a band that holds those of all scales at once, [scale, bound].
 
     A replicate that is unlucky at one scale is unlucky at the next, so that replicates are
@@ -547,30 +524,34 @@ def simultaneous_band(exponents: Array, moved: Array, seed: int) -> Array:
 
     Parameters
     ----------
-    exponents
-        One per scale.
-    moved
-        Axes [replicate, scale]; the standard error is that of the mean over replicates.
+    errors
+        Axes [scale, replicate, size].
+    sizes
+        Numbers of tokens.
+    rates
+        What was fitted at every scale.
     seed
         Seed of the resampling.
     """
-    count, scales = moved.shape
+    scales, count = errors.shape[:2]
+    exponents = np.array([rate.exponent for rate in rates])
     if count < 2:
         return np.stack([exponents, *np.full((2, scales), np.nan)], axis=-1)
-    error = moved.std(axis=0, ddof=1) / np.sqrt(count)
+    scores, error = [], []
+    for replicates, rate in zip(errors, rates, strict=True):
+        x, weights = np.log(rate.sizes), np.array(rate.weights)
+        centred = x - weights @ x
+        slope = (-weights * centred / (weights @ centred**2))[None]
+        used = np.isin(sizes, rate.sizes)
+        # of one seed: every scale sees the same resamples
+        resamples = resample(replicates[:, used], sizes[used], seed)
+        scores.append(np.abs(resamples.deviations(slope)[:, 0]))
+        error.append(resamples.standard_errors(slope)[0])
     if count < FEWEST:
         factor = float(scipy.special.stdtrit(count - 1, 1 - (1 - LEVEL) / 2 / scales))
     else:
-        centred = moved - moved.mean(axis=0)
-        times = resampling_counts(count, RESAMPLES, random_stream(seed, "joint exponents", count))
-        times = times / count
-        mean = times @ centred
-        variance = np.maximum(times @ centred**2 - mean**2, 0.0) / (count - 1)
-        # a resample of one replicate repeated has no spread: very far, not infinite
-        smallest = 1e-6 * centred.std(axis=0) + np.finfo(float).tiny
-        scores = np.abs(mean) / np.maximum(np.sqrt(variance), smallest)
-        factor = float(np.quantile(scores.max(axis=1), LEVEL))
-    half = factor * error
+        factor = float(np.quantile(np.max(scores, axis=0), LEVEL))
+    half = factor * np.array(error)
     return np.stack([exponents, exponents - half, exponents + half], axis=-1)
 
 

@@ -61,11 +61,10 @@ TABLES = (
         (
             *(HeadExponents.psi, HeadExponents.psi_one_sided, PAPER_BOUND),
             *(HeadExponents.fits.exponent, HeadExponents.fits.trusted),
-            *(HeadExponents.horizon, HeadExponents.horizon_unscaled),
         ),
         heads,
         sort="psi",
-        caption="Exponents with 95% intervals; H of the authors' scripts lacks 1/sqrt(d).",
+        caption="Exponents with 95% intervals.",
         most=0,
     ),
 )

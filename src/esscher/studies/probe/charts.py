@@ -32,7 +32,7 @@ from esscher.show.content import Drawing
 from esscher.show.explorer import HeadMap
 from esscher.show.explorer import explorer as head_explorer
 from esscher.show.frames import records
-from esscher.show.theme import BLACK, BLUE, DASHES, GREEN, GREY, SHARES, VERMILION, limits
+from esscher.show.theme import BLACK, BLUE, DASHES, GREEN, SHARES, VERMILION, limits
 from esscher.studies.probe.study import OnePass, ProbeData
 from esscher.studies.probe.view import (
     CURVES,
@@ -216,19 +216,24 @@ def layers(result: Probe) -> ChartType:
             "independent heads",
             shared("effective_heads", both | {"magnitudes": "magnitudes"}),
             {"at": count, "name": "all heads"},
-            least=0.0,
+            0.0,
         ),
         _by_layer(
             "squared error of sum / sum of squared",
             shared("amplification", both),
             {"at": 1.0, "name": "independent errors"},
-            least=0.0,
+            0.0,
         ),
         _by_layer(
             "exponent of the mean error",
-            {"heads side by side": rates["side_by_side"], "output projection": rates["projected"]},
+            {
+                "heads side by side": rates["side_by_side"],
+                "output projection": rates["projected"],
+                "mean head": rates["typical"],
+                "worst head": rates["worst"],
+            },
             {"at": 0.5},
-            {"mean head": rates["typical"], "worst head": rates["worst"]},
+            None,
         ),
     ]
     note = (
@@ -239,38 +244,20 @@ def layers(result: Probe) -> ChartType:
 
 
 def _by_layer(
-    title: str,
-    measured: Mapping[str, xr.DataArray],
-    guide: dict[str, Any],
-    compared: Mapping[str, xr.DataArray] | None = None,
-    least: float | None = None,
+    title: str, numbers: Mapping[str, xr.DataArray], guide: dict[str, Any], least: float | None
 ) -> ChartType:
-    """Numbers of layers with intervals, and lines to compare with, by name."""
-    others = compared or {}
-    series = Series(
-        "of",
-        (*measured, *others),
-        colours=(*(BLUE, VERMILION, GREEN)[: len(measured)], *(GREY,) * len(others)),
-        shapes=(*("circle", "square", "triangle-up")[: len(measured)], *("stroke",) * len(others)),
-        dashes=(*DASHES[:1] * len(measured), DASHES[0], DASHES[2]) if others else None,
-    )
+    """Numbers of layers by name, with their intervals if they have any."""
     rows: list[dict[str, Any]] = []
-    for name, array in measured.items():
+    for name, array in numbers.items():
         frame = table(array.to_dataset(name="value"), ("layer",), ["value"])
-        names = {"value_low": "low", "value_high": "high"}
-        rows += records(frame.rename(columns=names).assign(of=name))
-    lined = [
-        {"layer": str(layer), "of": name, "value": value}
-        for name, array in others.items()
-        for layer, value in zip(array["layer"].values, array.values.tolist(), strict=True)
-    ]
-    rows = [row | {"layer": str(row["layer"])} for row in rows]
-    known = [row.get(key) for row in (*rows, *lined) for key in ("value", "low", "high")]
+        frame = frame.rename(columns={"value_low": "low", "value_high": "high"})
+        rows += records(frame.assign(of=name, layer=frame["layer"].astype(str)))
+    known = [row.get(key) for row in rows for key in ("value", "low", "high")]
     low, high = limits([*known, guide["at"], least])
     x = Axis("layer", "layer", names=list(dict.fromkeys(row["layer"] for row in rows)))
     y = Axis("value", limits=(low if least is None else least, high))
-    below = [guides([guide], x, y), *([lines(lined, x, y, series)] if lined else [])]
-    return panel(*below, points(rows, x, y, series, beside=True), title=title)
+    drawn = points(rows, x, y, Series("of", list(numbers)), beside=True)
+    return panel(guides([guide], x, y), drawn, title=title)
 
 
 def _curves(

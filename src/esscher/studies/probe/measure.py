@@ -275,10 +275,7 @@ def as_cell(passage: int, layers: Sequence[MeasuredLayer]) -> xr.Dataset:
     data.product = np.array(products)[None][..., rows, columns]
     unknown = np.full(len(first.heads), np.nan)
     noise = {"mean": [m.reference_error[:-1] for m, _ in layers]} | {
-        "cov": [
-            unknown if m.reference is None else np.array(m.reference.cov_error[:-1])
-            for m, _ in layers
-        ]
+        "cov": [unknown if m.cov_error is None else m.cov_error[:-1] for m, _ in layers]
     }
     by_metric = [noise.get(metric, [unknown] * len(layers)) for metric in METRICS]
     data.reference_error = np.moveaxis(np.array([by_metric]), 1, -1)

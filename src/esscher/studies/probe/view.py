@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from esscher.core.shown import counted, rates_said, shown, two_digits, visible
+from esscher.core.shown import counted, rates_said, two_digits, visible
 from esscher.core.variables import BOUNDS, by_row, var
-from esscher.math.statistics.intervals import RateClass, class_counts, class_words
+from esscher.math.statistics.intervals import class_counts
 from esscher.runs.fits import Fit
 from esscher.runs.result import Result
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.probe.combine import NORMAL, WORDS
 from esscher.studies.probe.study import TOLERANCES, OnePass, ProbeData, ProbeSettings
@@ -305,16 +304,6 @@ def subject(result: Probe) -> str:
     )
 
 
-def rates(result: Probe) -> dict[RateClass, int]:
-    """Count the exponents of the mean output that are at 1/2, below, above and undecided."""
-    ends = exponents(result).sel(metric="mean", bound=["low", "high"])
-    ends = ends.where(ends.notnull().all("bound"))
-    return class_counts(
-        (None, None) if low != low else (low, high)
-        for low, high in ends.transpose(..., "bound").values.reshape(-1, 2).tolist()
-    )
-
-
 def headline(result: Probe) -> str:
     """Return the answer in a few sentences: the tokens it takes, and how far off heads are."""
     frame, context = by_need(result), result.setup.model.max_positions
@@ -332,6 +321,11 @@ def headline(result: Probe) -> str:
             f"{'is' if len(large) == 1 else 'are'} more than {LARGE:.0%} off: keep all tokens "
             "there."
         )
+    ends = exponents(result).sel(metric="mean", bound=["low", "high"]).transpose(..., "bound")
+    counts = class_counts(
+        (None, None) if low != low else (low, high)
+        for low, high in ends.values.reshape(-1, 2).tolist()
+    )
     how = "predicted" if result.setup.settings.predict else "measured"
     return (
         "For 10% output error a typical head needs "
@@ -340,7 +334,7 @@ def headline(result: Probe) -> str:
         f"At {context:,.0f} tokens, the model's own context length, a typical head is "
         f"{_percent(float(errors.median()))} off its limit, the worst ({names[worst]}) "
         f"{_percent(float(errors[worst]))}{' (extrapolated)' if (context > keys).any() else ''}. "
-        f"{keep_all} The error of the mean output falls {rates_said(rates(result), 'head')} "
+        f"{keep_all} The error of the mean output falls {rates_said(counts, 'head')} "
         f"({how})."
     )
 
@@ -366,36 +360,4 @@ def notes(result: Probe) -> list[str]:
         "The paper's bound on the exponent of the mean holds at "
         f"{int((bounds == 'holds').sum())} of {bounds.size} heads"
         + (f" and is violated at {violated}." if violated else ".")
-    ]
-
-
-def cards(result: Probe) -> list[Card]:
-    """Return the numbers that matter."""
-    frame, counts = by_need(result), rates(result)
-    total, errors = len(frame), frame["at_context"]
-    worst = frame.iloc[int(errors.argmax())]
-    how = "predicted" if result.setup.settings.predict else "measured"
-    return [
-        Card(
-            shown(float(errors.median()), "p1"),
-            "output error of a typical head",
-            f"at {result.setup.model.max_positions:,.0f} tokens, the model's own context length; "
-            f"worst ({worst['layer']}.{worst['head']}): {shown(worst['at_context'], 'p0')}",
-        ),
-        Card(
-            f"{int((frame['at_context_low'] > LARGE).sum())} of {total}",
-            f"heads are more than {LARGE:.0%} off",
-            "there, by the lower ends of their 95% intervals: keep all of their tokens",
-        ),
-        Card(
-            f"{counts['at 1/2']} of {total}",
-            "heads converge like 1/\u2060√n",
-            f"mean output, {how}, by 95% intervals: {class_words(counts)}",
-        ),
-        Card(
-            shown(enough_for(result, 0.5), "n3", NEVER),
-            "tokens are enough for half of the heads",
-            "for 10% output error; extrapolated beyond the tokens read: "
-            f"{int(frame['extrapolated'].sum())} of {total}",
-        ),
     ]
