@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = esscher.plan(
         folder / "model",
         [random_words(1500, seed=1)],
-        budget=0.5,
+        budget=0.1,
         prefix=120,
         passages=2,
         query_count=12,
