@@ -20,7 +20,6 @@ LATER = (
     "torch",
     "transformers",
     "pandas",
-    "pyarrow",
     "scipy.stats",
     "scipy.optimize",
     "matplotlib",
@@ -28,10 +27,8 @@ LATER = (
     "altair",
     "vl_convert",
 )
-#: Studies of the old core, whose modules import numpy and scipy.
-NOT_YET = ("plan",)
 #: Of these, help needs none.
-NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "pyarrow", "xarray", "altair")
+NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "xarray", "altair")
 
 
 def brought(code: str, names: Sequence[str], **environment: str) -> list[str]:
@@ -75,8 +72,7 @@ def test_the_tab_key_brings_nothing_numerical():
 
 @pytest.mark.parametrize("name", SENTENCES)
 def test_help_of_a_command_brings_nothing_numerical(name):
-    allowed = ["numpy", "scipy"] if name in NOT_YET else []
-    assert set(brought(COMMAND.format(words=[name, "--help"]), NUMERICAL)) <= set(allowed)
+    assert brought(COMMAND.format(words=[name, "--help"]), NUMERICAL) == []
 
 
 def test_dir_lists_every_public_name():

@@ -36,8 +36,8 @@ ENVIRONMENT = (
 #: Files of a run, the folder given as --out.
 FILES = (
     ("RUN/config.json", "What was asked for, the command, and versions of packages."),
-    ("RUN/parts/", "What was measured, one part per cell, with checksums."),
-    ("RUN/results.json", "The result, as --json prints it."),
+    ("RUN/parts/", "What was measured: a dataset per cell, with a checksum."),
+    ("RUN/results.safetensors", "The result: a labelled dataset, which esscher.load reads."),
     ("RUN/run.log", "Progress, a line a minute."),
     ("RUN/plan.json", "Of a plan: the budgets, as --save writes them."),
 )

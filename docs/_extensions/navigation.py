@@ -65,6 +65,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "docs/domains",
             "docs/tails",
             "docs/rates",
+            "docs/results",
             "docs/report",
             "docs/paper",
             "docs/conventions",

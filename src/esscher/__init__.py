@@ -21,11 +21,13 @@ from esscher.core.errors import EsscherError, InputError, UndefinedError
 from esscher.studies import STUDIES
 
 if TYPE_CHECKING:
-    from esscher import laws, patterns, results, theory
+    from esscher import results, theory
+    from esscher.engine import patterns
     from esscher.engine.cache.saved import load_cache
     from esscher.engine.models.load import load_model
     from esscher.engine.models.loaded import LoadedModel, wrap_model
     from esscher.engine.text.documents import read_text
+    from esscher.math import laws
     from esscher.math.heads import Head, array_head, gaussian_head, law_head, weight_head
     from esscher.math.limits import limit_map, limit_moments
     from esscher.math.statistics import fit_rate
@@ -100,12 +102,17 @@ _LAZY = {
     "esscher.runs.report": ("report",),
     "esscher.runs.study": ("Interrupted",),
 }
-_NAMESPACES = ("laws", "patterns", "results", "theory")
+_NAMESPACES = {
+    "laws": "esscher.math.laws",
+    "patterns": "esscher.engine.patterns",
+    "results": "esscher.results",
+    "theory": "esscher.theory",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMESPACES:
-        return import_module(f"esscher.{name}")
+        return import_module(_NAMESPACES[name])
     for package, names in _LAZY.items():
         if name in names:
             return getattr(import_module(package), name)

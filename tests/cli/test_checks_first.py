@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from esscher.cli.program import main
-from esscher.runs import open_run
 from tests.engine.models.folders import WORDS, decoder_tokenizer
 from tests.engine.models.folders import save as save_model
+from tests.runs.stack import run_stack
 
 #: Commands that read one text, with what they need beside it.
 ONE_TEXT = {
@@ -51,7 +51,7 @@ OWN = [
     ("probe", ("--heads", "0,9"), "heads contains 9"),
     ("probe", ("--replicates", "0"), "replicates is 0"),
     ("sparse", ("--context", "300"), "reads at most 256"),
-    ("sparse", ("--context", "30"), "a context of at least 42"),
+    ("sparse", ("--context", "30"), "give budgets of your own, or a longer context"),
     ("sparse", ("--patterns", "zigzag"), "zigzag"),
     ("sparse", ("--budgets", "8:250:3"), "a query may see only 193 keys"),
     ("sparse", ("--draws", "1"), "draws is 1"),
@@ -107,11 +107,10 @@ DOMAINS = [
 GENERATE = [
     (("--prompt", "nowhere.txt"), "no file 'nowhere.txt'"),
     (("--prompt", "empty.txt"), "has no text in it"),
-    (("--max-new-tokens", "0"), "max_new_tokens is 0"),
+    (("--max-new-tokens", "0"), "0 is not in the range x>=1"),
     (("--max-new-tokens", "256"), "reads at most 256"),
-    (("--seed", "-1"), "seed is -1"),
-    (("--seed", "9" * 40), "it must be at most 18446744073709551615"),
-    (("--temperature", "1e-40"), "temperature is 1e-40; it must be at least 1e-05"),
+    (("--seed", "9" * 40), "is not in the range 0<=x<=18446744073709551615"),
+    (("--temperature", "1e-40"), "1e-40 is not in the range x>=1e-05"),
     (("--dtype", "float13"), "dtype is 'float13'"),
     (("--revision", "main"), "is not a name on the hub"),
     (("--chunk", "64"), "--chunk: only for the cache"),
@@ -130,8 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.jsonl").write_text(json.dumps({"text": "some words", "number": 3}) + "\n")
     (folder / "full").mkdir()
     (folder / "full" / "letter.txt").write_text("dear")
-    with open_run(folder / "other", "theory", "a law", {}):
-        pass
+    run_stack(folder / "other", 2)
     return folder
 
 

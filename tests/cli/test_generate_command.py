@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli.program import main
-from esscher.runs import open_run
 from tests.cli.printed import before_next, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
+from tests.runs.stack import run_stack
 
 SMALL = ("--max-new-tokens", "12")
 
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = esscher.plan(
         folder / "model",
         [random_words(1500, seed=1)],
-        budget=0.1,
+        budget=0.15,
         prefix=120,
         passages=2,
         query_count=12,
@@ -52,8 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.txt").write_text(" \n")
     (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
     (folder / "broken.json").write_text("{")
-    with open_run(folder / "other", "theory", "a law", {}):
-        pass
+    run_stack(folder / "other", 2)
     return folder
 
 
@@ -160,7 +159,7 @@ BAD = [
     (("--plan", "broken.json"), "broken.json"),
     (("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
     (("--plan", "other"), "other"),
-    (("--chunk", "-5"), "chunk is -5"),
+    (("--chunk", "-5"), "-5 is not in the range x>=1"),
     (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
     (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
     (("--save-cache", "model"), "is a directory"),
@@ -186,7 +185,7 @@ def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], sa
 
 
 def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
-    options = {"budget": 0.5, "prefix": 120, "passages": 2, "query_count": 12, "progress": False}
+    options = {"budget": 0.15, "prefix": 120, "passages": 2, "query_count": 12, "progress": False}
     esscher.plan("model", [random_words(1500, seed=1)], out=tmp_path / "run", **options)
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output

@@ -14,6 +14,8 @@ from esscher.cli.program import LISTED, SENTENCES, STUDIES
 from esscher.runs import registry
 
 COMMANDS = main.list_commands(None)
+#: An option in a help text.
+OPTION = r"^  (?:-\w, )?--[a-z]"
 
 
 def test_the_list_says_what_the_commands_say() -> None:
@@ -30,11 +32,14 @@ def test_the_commands() -> None:
     """Studies of synthetic tokens that are functions alone have none."""
     assert {*STUDIES, "deep-stack", "sparse-law"} == set(registry.STUDIES)
     assert len(COMMANDS) == 14
+    options = 0
     for name in COMMANDS:
         command = main.get_command(None, name)
         text = command.get_help(click.Context(command))
+        options += len(re.findall(OPTION, text, re.M))
         first = text.partition("Options:\n")[2].partition("\n\n")[0]
-        assert len(re.findall(r"^  (?:-\w, )?--", first, re.M)) <= 10
+        assert len(re.findall(OPTION, first, re.M)) <= 10
+    assert options <= 200
 
 
 def test_exit_codes_are_those_of_the_program() -> None:

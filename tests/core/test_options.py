@@ -23,7 +23,7 @@ class Options:
     sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
     tilt: Annotated[tuple[float, ...] | None, option("Tilt.", metavar="LIST")] = None
     names: Annotated[tuple[Annotated[str, Meta(max_length=9)], ...], option("Names.")] = ()
-    out: Annotated[Path | None, option("Where.", stored=False)] = None
+    out: Annotated[Path | None, option("Where.")] = None
 
 
 OPTIONS = {o.name: o for o in options_of(Options)}
@@ -32,8 +32,6 @@ OPTIONS = {o.name: o for o in options_of(Options)}
 def test_options_are_described_by_their_fields():
     assert OPTIONS["count"].help == "How many."
     assert OPTIONS["sizes"].metavar == "A:B:K"
-    assert OPTIONS["count"].stored
-    assert not OPTIONS["out"].stored
 
 
 @pytest.mark.parametrize(

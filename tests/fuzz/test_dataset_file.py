@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
-import pytest
 
-import esscher
 from esscher.core.dataset_file import from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.variables import Data, check, group, var
 from tests.fuzz.damage import changed_bytes, effort, fuzz, randoms, resealed
-from tests.runs.made import unpack
 
 
 class Part(Data):
@@ -84,22 +81,5 @@ def test_a_right_checksum_does_not_make_up_for_what_does_not_fit(examples):
                 np.isinf(v).any() for v in read.data_vars.values() if v.dtype.kind == "f"
             )
             assert same(from_bytes(to_bytes(read), "file"), read)
-
-    fuzz(examples, randoms())(property)
-
-
-@pytest.mark.parametrize("kind", ["tails", "sparse", "deep", "paper"])
-@effort(15, 1000)
-def test_a_stored_result_with_a_right_checksum_is_shown_or_refused(kind, examples, tmp_path):
-    sound = (unpack(kind, tmp_path) / "results.safetensors").read_bytes()
-    path = tmp_path / "result.safetensors"
-
-    def property(random):
-        path.write_bytes(resealed(sound, random))
-        with contextlib.suppress(InputError):
-            result = esscher.load(path)
-            assert result.to_dict()["kind"] == kind
-            assert repr(result)
-            result.table()
 
     fuzz(examples, randoms())(property)

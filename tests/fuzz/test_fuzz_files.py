@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
+import os
 import string
 import warnings
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.options import geometric_sizes, listed, numbers, options_of
-from esscher.core.untrusted import (
-    parse_json,
-    read_table,
-)
+from esscher.core.untrusted import LARGE, parse_json, read_json
 from esscher.engine.models.load import load_model
 from esscher.engine.models.sources import read_gguf_metadata
 from esscher.engine.patterns import as_patterns
@@ -75,6 +70,15 @@ def test_json_that_is_refused(text, said):
         parse_json(text, "a file")
 
 
+def test_large_files_are_not_read(tmp_path):
+    """A sparse file of a terabyte takes no room on the disk, and must take none in memory."""
+    path = tmp_path / "plan.json"
+    path.touch()
+    os.truncate(path, 2**40)
+    with pytest.raises(InputError, match="at most 268,435,456 are read"):
+        read_json(path, LARGE)
+
+
 @effort(8, 400)
 def test_text_files(examples, tmp_path):
     sound = "One line.\nAnd another, with an umlaut: ä.\n".encode() * 40
@@ -85,33 +89,6 @@ def test_text_files(examples, tmp_path):
         reads(lambda: list(read_text(path)))
 
     fuzz(examples, randoms(), st.binary() | st.text().map(str.encode))(property)
-
-
-def parquet(**columns) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer)
-    return buffer.getvalue()
-
-
-@effort(60, 3000)
-def test_parts(examples):
-    sound = parquet(text=["one two", None, "three"] * 40, n=list(range(120)))
-
-    def property(random):
-        reads(read_table, changed_bytes(sound, random), "a part")
-
-    fuzz(examples, randoms())(property)
-
-
-def test_a_table_of_contents_that_pyarrow_does_not_survive():
-    """Histograms that do not fit their column: pyarrow's own entry of it ends the process."""
-    sound = parquet(text=["one two", None, "three"] * 40, n=list(range(120)))
-    # an empty list of numbers and one of two are taken for one of four
-    empty, four = b"\x19\x06\x19\x26", b"\x19\x46\x19\x26"
-    assert sound.count(empty) == 1
-    data = sound.replace(empty, four)
-    with pytest.raises(InputError, match="a part is damaged: Repetition level histogram"):
-        read_table(data, "a part")
 
 
 OPTIONS = st.text(alphabet=string.digits + ":,-.+eEinfa x_\u0663\u00b2", max_size=24) | st.text()

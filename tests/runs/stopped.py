@@ -7,24 +7,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from esscher.runs import CellRun
 from esscher.runs.folder import Run
 
 
 @contextmanager
 def stopped_at(ending: str) -> Iterator[None]:
     """Ctrl-C when a cell whose name ends so is to be stored; the block must end by it."""
+    written = Run.write
 
-    def stopping(written):
-        def stops(run, name, cell):
-            if name.endswith(ending):
-                raise KeyboardInterrupt
-            written(run, name, cell)
-
-        return stops
+    def stops(run, name, cell):
+        if name.endswith(ending):
+            raise KeyboardInterrupt
+        written(run, name, cell)
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (CellRun, Run):
-            patch.setattr(kind, "write", stopping(kind.write))
+        patch.setattr(Run, "write", stops)
         with pytest.raises(KeyboardInterrupt):
             yield

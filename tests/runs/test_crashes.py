@@ -115,6 +115,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, whole: Path) -> None:
     error = child.communicate(timeout=60)[1]
     assert child.returncode == 2
     assert "a worker process died" in error
+    assert "run out of memory. Everything stored so far is kept" in error
     assert_resumed(out, whole)
 
 

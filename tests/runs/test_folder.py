@@ -1,151 +1,168 @@
-"""Directories of runs: what is refused, noticed and kept, with sweeps as an example."""
+"""Directories of runs: what is refused, noticed and kept."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import esscher
-from esscher.runs.folder import is_locked, run_lock
+from esscher.core.errors import InputError
+from esscher.runs.folder import is_locked, read_about, run_lock
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
-from esscher.studies.sweep import measure
-from tests.studies.sweep.small import assert_same, small_sweep
+from esscher.studies.deep import stack as measure
+
+
+def small(out: Path | None, replicates: int = 3, seed: int = 0) -> Any:
+    """Measure a stack of two layers."""
+    return esscher.deep_stack(
+        depth=2, dim=2, horizon=0.4, sizes=[32, 64], replicates=replicates, seed=seed, out=out
+    )
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two results have the same numbers."""
+    return bool(first.data.drop_attrs().identical(second.data.drop_attrs()))
 
 
 def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(esscher.InputError, match=r"not empty \(it contains thesis.tex"):
-        small_sweep(tmp_path)
+    with pytest.raises(InputError, match=r"not empty \(it contains thesis.tex"):
+        small(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(esscher.InputError, match="is a file"):
-        small_sweep(tmp_path / "thesis.tex")
-    with pytest.raises(esscher.InputError, match=r"thesis\.tex"):
-        small_sweep(tmp_path / "thesis.tex" / "run")
-    with pytest.raises(esscher.InputError, match="is not a run"):
+    with pytest.raises(InputError, match="is a file"):
+        small(tmp_path / "thesis.tex")
+    with pytest.raises(InputError, match=r"thesis\.tex"):
+        small(tmp_path / "thesis.tex" / "run")
+    with pytest.raises(InputError, match="is not a run"):
+        load(tmp_path)
+
+
+def test_another_configuration_or_study_is_refused(tmp_path: Path) -> None:
+    small(tmp_path / "run")
+    with pytest.raises(InputError, match="seed: stored 0, now 1"):
+        small(tmp_path / "run", seed=1)
+    with pytest.raises(InputError, match="kind 'deep-stack', not 'sparse-law'"):
+        esscher.sparse_law("gaussian", horizon=0.5, dim=2, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 1}, "has layout version 1; this version of Esscher reads 4"),
+        ({"kind": "dream"}, "there is no study 'dream'"),
+        ({"created": 5}, "created is 5; it must be a string"),
+        (None, "config.json is damaged"),
+    ],
+)
+def test_a_damaged_configuration_is_named(change: Any, said: str, tmp_path: Path) -> None:
+    small(tmp_path)
+    path = tmp_path / "config.json"
+    about = json.loads(path.read_text())
+    path.write_text("{" if change is None else json.dumps(about | change))
+    with pytest.raises(InputError, match=said):
         load(tmp_path)
 
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
-    small_sweep(tmp_path / "run", 2)
+    small(tmp_path / "run")
     assert not is_locked(tmp_path / "run")
     with run_lock(tmp_path / "run"):
         assert is_locked(tmp_path / "run")
-        with pytest.raises(esscher.InputError, match=f"another process .pid {os.getpid()} on"):
-            small_sweep(tmp_path / "run", 3)
-    assert small_sweep(tmp_path / "run", 3).data.sizes["replicate"] == 3
+        with pytest.raises(InputError, match=f"another process .pid {os.getpid()} on"):
+            small(tmp_path / "run")
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
 def test_a_full_disk_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    small_sweep(tmp_path / "run", 2)
     original, calls = getattr(os, call), []
 
     def full(*arguments: object) -> object:
         calls.append(arguments)
-        if len(calls) > 3:
+        if len(calls) > 5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if call == "write":
             return original(arguments[0], bytes(arguments[1])[:1000])  # type: ignore[call-overload]
         return original(*arguments)
 
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(esscher.InputError, match=r"No space left on device.*same command again"):
-        small_sweep(tmp_path / "run", 8)
+    with pytest.raises(InputError, match=r"No space left on device.*same command again"):
+        small(tmp_path / "run", 8)
     monkeypatch.undo()
-    folder = tmp_path / "run"
-    assert not list(folder.rglob("*.tmp"))
-    assert load(folder).data.sizes["replicate"] >= 2
-    assert_same(small_sweep(folder, 8), small_sweep(None, 8))
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert same(small(tmp_path / "run", 8), small(None, 8))
 
 
-def test_every_truncation_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    first = small_sweep(tmp_path / "run", 2)
-    path = tmp_path / "run" / "parts" / "replicate-000001.safetensors"
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    lengths = [0, 1, 4, 12, len(whole) - 1, *rng.integers(len(whole), size=20).tolist()]
-    for length in lengths:
-        path.write_bytes(whole[:length])
-        with pytest.raises(
-            esscher.InputError, match=r"replicate-000001.safetensors is damaged.*delete"
-        ):
-            small_sweep(tmp_path / "run", 2)
-    noticed = 0
-    for place in rng.integers(len(whole), size=150):
+@pytest.mark.parametrize("name", ["results.safetensors", "parts/replicate-1.safetensors"])
+def test_every_truncation_and_every_flipped_byte_is_noticed(name: str, tmp_path: Path) -> None:
+    first = small(tmp_path / "run")
+    path = tmp_path / "run" / name
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    (tmp_path / "run" / "results.safetensors").unlink(missing_ok="parts" in name)
+    damaged = [whole[:length] for length in (0, 1, 7, 12, len(whole) - 1)]
+    for place in rng.integers(len(whole), size=100):
         flipped = bytearray(whole)
         flipped[place] ^= int(rng.integers(1, 256))
-        path.write_bytes(flipped)
-        try:
-            read = load(tmp_path / "run")
-        except esscher.InputError:
-            noticed += 1
-        else:
-            assert_same(first, read)  # the byte carries no number
-    assert noticed > 50
-    path.unlink()
-    assert_same(first, small_sweep(tmp_path / "run", 2))
+        damaged.append(bytes(flipped))
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=rf"{path.name} (is damaged|cannot be read).*; delete"):
+            load(tmp_path / "run")
+    path.unlink()  # as the message says
+    assert same(first, small(tmp_path / "run"))
 
 
-def copied(source: Path, name: str, target: Path, other: str) -> None:
-    """Copy the file of a cell."""
-    data = (source / "parts" / f"{name}.safetensors").read_bytes()
-    (target / "parts" / f"{other}.safetensors").write_bytes(data)
+def test_a_cell_of_another_run_or_place_is_noticed(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    first, _ = small(run), small(other, seed=9)
+    (run / "results.safetensors").unlink()
+    cells = [f"parts/replicate-{number}.safetensors" for number in range(2)]
+    for source in (other / cells[0], run / cells[1]):
+        kept = (run / cells[0]).read_bytes()
+        shutil.copy(source, run / cells[0])
+        with pytest.raises(InputError, match="it belongs to another cell, or to a run with other"):
+            small(run)
+        (run / cells[0]).write_bytes(kept)
+    assert same(first, small(run))
 
 
-def test_a_part_of_another_run_or_replicate_is_noticed(tmp_path: Path) -> None:
-    first, names = small_sweep(tmp_path / "run", 2), ("replicate-000000", "replicate-000001")
-    small_sweep(tmp_path / "other", 2, seed=9)
-    small_sweep(tmp_path / "kept", 2)
-    copied(tmp_path / "other", names[0], tmp_path / "run", names[0])
-    with pytest.raises(
-        esscher.InputError, match="belongs to another cell, or to a run with other settings"
-    ):
-        small_sweep(tmp_path / "run", 2)
-    copied(tmp_path / "kept", names[1], tmp_path / "run", names[0])
-    with pytest.raises(esscher.InputError, match="belongs to another cell"):
-        small_sweep(tmp_path / "run", 2)
-    copied(tmp_path / "kept", names[0], tmp_path / "run", names[0])
-    assert_same(first, small_sweep(tmp_path / "run", 2))
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "", "A", "x" * 500, "x\0"])
+def test_names_of_cells_lead_nowhere(name: str, tmp_path: Path) -> None:
+    from esscher.runs.folder import Run
+
+    small(tmp_path)
+    run = Run(tmp_path, read_about(tmp_path), measure.Replicate)
+    with pytest.raises(InputError, match="is not a cell name"):
+        run.read(name)
 
 
-def test_an_interrupt_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("done", [0, 2])
+def test_an_interrupt_keeps_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
     original = measure.measure_replicate
 
-    def stopped(plan: object, r: int) -> object:
-        if r == 2:
+    def stopped(source: Any, sizes: Any, replicate: int, seed: int) -> Any:
+        if replicate == done:
             raise KeyboardInterrupt
-        return original(plan, r)  # type: ignore[arg-type]
+        return original(source, sizes, replicate, seed)
 
     monkeypatch.setattr(measure, "measure_replicate", stopped)
     with pytest.raises(Interrupted) as stop:
-        small_sweep(tmp_path / "run")
-    assert stop.value.done == 2
-    assert stop.value.folder == tmp_path / "run"
-    assert stop.value.unit == "replicates"
-    stopped_there = load(tmp_path / "run")
-    assert not stopped_there.complete
-    assert stopped_there.data.sizes["replicate"] == 2
+        small(tmp_path / "run")
     monkeypatch.undo()
-    assert_same(small_sweep(tmp_path / "run"), small_sweep(None))
-
-
-def test_an_interrupt_before_the_first_replicate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(plan: object, r: int) -> object:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure_replicate", stopped)
-    with pytest.raises(Interrupted):
-        small_sweep(tmp_path / "run")
-    curve = load(tmp_path / "run")
-    assert not curve.complete
-    assert repr(curve) == "Nothing has been measured yet."
-    assert curve.table().empty
+    assert (stop.value.done, stop.value.unit) == (done, "replicates")
+    result = load(tmp_path / "run")
+    assert not result.complete
+    assert len(result.cells) == (done if done > 1 else 0)
+    assert "Nothing has been measured yet" in repr(result) or done
+    assert same(small(tmp_path / "run"), small(None))

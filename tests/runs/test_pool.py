@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -29,7 +28,7 @@ from esscher.runs.executors import (
     threads_per_worker,
     use_threads,
 )
-from tests.runs.processes import deadly, refusing, square
+from tests.runs.processes import refusing, square
 
 
 def failing(x: float, folder: str) -> float:
@@ -144,46 +143,6 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert asked_threads() == torch.get_num_threads() == 3
     finally:  # small matrix products of later tests depend on it in their last bits
         torch.set_num_threads(before)
-
-
-def test_a_worker_that_dies_is_a_lack_of_memory_and_nothing_remains() -> None:
-    before = set(psutil.Process().children(recursive=True))
-    words = r"run out of memory\. Everything stored so far is kept: .* fewer workers"
-    with pytest.raises(InputError, match=words), LocalPool(2) as pool:
-        dict(pool.run([Task("a", deadly, (1.0,)), Task("b", slow, (600.0,))]))
-    assert left(before) == set()
-
-
-def test_workers_are_killed_when_the_parent_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = set(psutil.Process().children(recursive=True))
-    tasks = [Task("first", square, (1.0,)), *(Task(f"{i}", slow, (600.0,)) for i in range(9))]
-    moments: list[float] = []
-
-    def stopped() -> None:
-        with LocalPool(2) as pool:
-            for _ in pool.run(tasks):
-                while not list(tmp_path.glob("esscher-pool-*/*/file")):
-                    time.sleep(0.01)
-                moments.append(time.monotonic())
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
-    assert time.monotonic() - moments[0] < 20
-    assert left(before) == set()
-    assert list(tmp_path.iterdir()) == []
-
-
-def left(before: set[psutil.Process]) -> set[psutil.Process]:
-    """Processes that were not there before; that of multiprocessing itself stays."""
-    return {
-        process
-        for process in set(psutil.Process().children(recursive=True)) - before
-        if "resource_tracker" not in " ".join(process.cmdline())
-    }
 
 
 def test_the_chosen_executor() -> None:

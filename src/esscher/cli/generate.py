@@ -15,7 +15,6 @@ from esscher.core.errors import InputError
 from esscher.core.memory import NOISE
 from esscher.core.options import LARGEST
 from esscher.core.shown import announce, byte_count, counted, plain_count, printable
-from esscher.core.validation import as_dim, as_positive, as_seed
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
@@ -33,6 +32,7 @@ COLDEST = 1e-5
 DEMO_PROMPT = 8_000
 #: Most characters of a prompt.
 MOST_PROMPT = 2**26
+COUNT = click.IntRange(min=1)
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
     "decode": "--decode",
@@ -56,7 +56,7 @@ OF_CACHE = {
     help="File with the text to continue; - for standard input; demo:code or demo:docs.",
 )
 @click.option(
-    "--max-new-tokens", type=int, default=128, show_default=True, help="Most tokens to generate."
+    "--max-new-tokens", type=COUNT, default=128, show_default=True, help="Most tokens to generate."
 )
 @click.option(
     "--dense", is_flag=True, help="Keep all tokens: transformers' own cache, without a plan."
@@ -71,7 +71,7 @@ OF_CACHE = {
     show_default=True,
     help="Keep all generated tokens, or fit them into the plan's budgets too.",
 )
-@click.option("--chunk", type=int, help="Read the prompt in pieces of this many tokens.")
+@click.option("--chunk", type=COUNT, help="Read the prompt in pieces of this many tokens.")
 @click.option(
     "--score",
     type=click.Choice(["all", "last", "repeat"]),
@@ -82,11 +82,15 @@ OF_CACHE = {
 )
 @click.option(
     "--temperature",
-    type=float,
+    type=click.FloatRange(min=COLDEST),
     help="Sample at this temperature (default: always the most likely token).",
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of what is kept and of sampling."
+    "--seed",
+    type=click.IntRange(0, LARGEST),  # PyTorch takes no larger ones
+    default=0,
+    show_default=True,
+    help="Seed of what is kept and of sampling.",
 )
 @click.option(
     "--save-cache",
@@ -156,15 +160,6 @@ def generate(
             "it out, or give --plan instead of --dense"
         )
     check_output(save_cache, "--save-cache")
-    as_dim(max_new_tokens, "--max-new-tokens")
-    as_seed(seed, most=LARGEST)  # PyTorch takes no larger ones
-    if chunk is not None:
-        as_dim(chunk, "--chunk")
-    if temperature is not None and as_positive(temperature, "--temperature") < COLDEST:
-        raise InputError(
-            f"temperature is {temperature:g}; it must be at least {COLDEST:g}, or be left out, "
-            "which takes the most likely token"
-        )
     chosen = None if dense or plan is None else read_plan(plan)
     text = read_prompt(prompt)
     choice = ModelChoice(model, device, dtype, revision)

@@ -34,7 +34,7 @@ def say(text: str, err: bool = False) -> None:
 BLOCKS = {
     "Model and text": ("column", "layers", "heads", "device", "dtype", "revision"),
     "Run": ("seed", "workers", "scheduler"),
-    "Output": ("out", "figure", "save", "save_cache", "as_json", "everything"),
+    "Output": ("out", "figure", "save", "save_cache", "as_json"),
 }
 #: Most options in the first block.
 FIRST = 10

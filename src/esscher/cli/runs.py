@@ -18,14 +18,11 @@ from esscher.cli.printing import (
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
-from esscher.runs import read_run
 from esscher.runs.folder import Run, is_locked, read_about, run_folders
-from esscher.runs.old_result import read_stored
 from esscher.runs.registry import load, study_named
 from esscher.runs.report import measured
 from esscher.runs.report import report as write_report
 from esscher.runs.result import RESULTS, read_result
-from esscher.runs.study import Study as DatasetStudy
 from esscher.show.tables import PlainConsole, PlainTable
 
 
@@ -49,21 +46,13 @@ def list_runs(folder: Path, as_json: bool) -> None:
         say(f"There are no runs in {folder}.")
         say("Next: esscher probe demo:minilm --out RUN")
         return
-    table = PlainTable(f"Runs in {folder}", least=("horizon", "sizes", "of", "replicates"))
-    for name in ("run", "kind", "of", "horizon", "sizes", "replicates", "state"):
+    table = PlainTable(f"Runs in {folder}", least=("of", "measured"))
+    for name in ("run", "kind", "of", "measured", "state"):
         # names may be long and fold, numbers must not
         table.add_column(name, no_wrap=name not in ("run", "of"))
     for row in rows:
-        cells = ["", "", ""]
-        if row["sizes"] is not None:
-            wanted = "cell" if row["done"] == 1 else "cells"
-            if row["precision"] is not None:
-                wanted = f"for +-{row['precision']:g}"
-            elif row["asked"] is not None:
-                wanted = f"of {row['asked']}"
-            cells = [_grid(row["horizons"]), _grid(row["sizes"]), f"{row['done']} {wanted}"]
-        names = [str(row[key] or "") for key in ("run", "kind", "law")]
-        table.add_row(*names, *cells, str(row["state"]))
+        done = "" if row["done"] is None else f"{row['done']} {row['unit']}"
+        table.add_row(*(row[key] or "" for key in ("run", "kind", "subject")), done, row["state"])
     PlainConsole().print(table)
     say("Next: esscher show RUN")
 
@@ -113,64 +102,29 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
     name = str(path.relative_to(below))
     try:
         about = read_about(path)
-        options, complete = about.configuration, False
-        results: dict[str, Any] = {}
         study = study_named(about.kind)
-        if issubclass(study, DatasetStudy):
-            names = set(Run(path, about, study.cell).names())
-            done = len(names - study.auxiliary)
-            if (path / RESULTS).exists():
-                data = read_result(path / RESULTS, study)
-                results = {"horizon": data["horizon"].values.ravel()} if "horizon" in data else {}
-                stored = json.loads(data.attrs["configuration"])
-                complete = (
-                    bool(data.attrs["complete"])
-                    and names.issuperset(json.loads(data.attrs["cells"]))
-                    and about.request.items() <= stored.items()
-                )
-        else:
-            run = read_run(path)
-            tree, header = read_stored(run)
-            done = len(set(run.names()) - study.auxiliary)
+        cells = set(Run(path, about, study.cell).names())
+        complete = False
+        if (path / RESULTS).exists():
+            attributes = read_result(path / RESULTS, study).attrs
             complete = (
-                header is not None
-                and header.complete
-                and header.cells == done
-                and about.request.items() <= header.configuration.items()
+                bool(attributes["complete"])
+                and cells.issuperset(json.loads(attributes["cells"]))
+                and about.request.items() <= json.loads(attributes["configuration"]).items()
             )
-            heads = tree.get("heads") or []
-            results = {"horizon": [head["horizon"] for head in heads if "horizon" in head]}
-        sizes = list(options.get("sizes", options.get("budgets", [])))
-        horizons = sorted(results.get("horizon", ()))
-        if "head" in options and "alpha" in options:  # a head at every alpha
-            horizons = [options["head"]["horizon"] * alpha for alpha in options["alpha"]]
-        asked, precision = about.request.get("replicates"), about.request.get("precision")
-        for numbers in (sizes, horizons, [asked or 0, precision or 0]):
-            _grid(numbers)
-    except (InputError, LookupError, TypeError, ValueError):
-        blank = dict.fromkeys(("law", "horizons", "sizes", "done", "asked", "precision"))
-        return {"run": name, "kind": None, **blank, "state": "damaged"}
-    state = "complete" if complete else "stopped"
-    if is_locked(path):
-        state = "running"
+    except InputError:
+        blank = dict.fromkeys(("kind", "subject", "done", "unit"))
+        return {"run": name, **blank, "state": "damaged"}
+    state = "running" if is_locked(path) else "complete" if complete else "stopped"
+    done = len(cells - study.auxiliary)
     return {
         "run": name,
         "kind": about.kind,
-        "law": about.subject,
-        "horizons": [float(h) for h in horizons],
-        "sizes": sizes,
+        "subject": about.subject,
         "done": done,
-        "asked": asked if precision is None else None,
-        "precision": precision,
+        "unit": study.unit,
         "state": state,
     }
-
-
-def _grid(values: list[float]) -> str:
-    """Print a grid the way the command line takes it: first:last:count."""
-    if len(values) < 2:
-        return "".join(f"{value:.6g}" for value in values)
-    return f"{min(values):.6g}:{max(values):.6g}:{len(values)}"
 
 
 @click.command()

@@ -22,11 +22,10 @@ from esscher.core.errors import InputError
 from esscher.core.options import LISTS, Option, listed, numbers, options_of, plain_type
 from esscher.core.validation import STANDARD_LAWS, as_dim
 from esscher.runs.executors import chosen_executor
-from esscher.runs.old_model_study import WithModel
-from esscher.runs.registry import part_of, study_named
-from esscher.runs.result import Result as DatasetResult
+from esscher.runs.registry import study_named
+from esscher.runs.result import Result
 from esscher.show.table_view import print_tables
-from esscher.show.tables import PlainConsole, PlainTable
+from esscher.show.tables import PlainConsole
 
 if TYPE_CHECKING:
     from esscher.math.heads import WeightHead
@@ -108,9 +107,6 @@ SAVE = click.Option(
     type=click.Path(path_type=Path),
     help="Write the result into this file, as JSON.",
 )
-EVERYTHING = click.Option(
-    ["--all", "everything"], is_flag=True, help="Print all rows, not only the first."
-)
 
 
 def study_command(name: str) -> click.Command:
@@ -133,7 +129,6 @@ def study_command(name: str) -> click.Command:
         ),
         *OPTIONS,
         *([SAVE] if study.saves else []),
-        *([EVERYTHING] if getattr(study, "abridged", True) else []),
     ]
     paragraphs = [cleandoc(study.__doc__ or "")]
     if head:
@@ -151,7 +146,6 @@ def study_command(name: str) -> click.Command:
         figure: Path | None,
         as_json: bool,
         save: Path | None = None,
-        everything: bool = False,
         **values: Any,
     ) -> None:
         check_figure(figure)
@@ -174,7 +168,7 @@ def study_command(name: str) -> click.Command:
             result.save(save)
         finish(
             result.to_dict,
-            lambda: print_result(result, everything),
+            lambda: print_result(result),
             as_json,
             out,
             {"Figure": figure, "Result": save},
@@ -184,37 +178,17 @@ def study_command(name: str) -> click.Command:
     return BlockCommand(name, callback=call, params=parameters, help="\n\n".join(paragraphs))
 
 
-def print_result(result: Any, everything: bool = False) -> None:
-    """Print a result for people: the question, the answer, and what its study prints, or tables."""
+def print_result(result: Result[Any]) -> None:
+    """Print a result for people: the question, the answer, and its tables."""
     console = PlainConsole()
-    study = result.study
-    if isinstance(result, DatasetResult):
-        if study.asks:
-            console.say(study.asks)
-        console.say(result.headline, "bold")
-        note = getattr(result.setup.records.get("model"), "note", "")
-        if note:
-            console.say(f"Note: {note}.")
-        if result.cells:
-            print_tables(result, console, everything)
-        return
-    if study.asks:
-        console.say(study.asks)
-    console.say(result.answer(), "bold")
-    if isinstance(study, WithModel) and study.model_record.note:
-        console.say(f"Note: {study.model_record.note}.")
-    printed = part_of(type(study), "view")
-    if printed is not None:
-        printed.print_result(result, console, *([everything] if study.abridged else []))
-        return
-    for frame in result.shown():
-        table = PlainTable("")
-        for name, column in frame.items():
-            numbers = column.dtype.kind in "iuf"
-            table.add_column(str(name), justify="right" if numbers else "left")
-        for row in frame.itertuples(index=False):
-            table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
-        console.print(table)
+    if result.study.asks:
+        console.say(result.study.asks)
+    console.say(result.headline, "bold")
+    note = getattr(result.setup.records.get("model"), "note", "")
+    if note:
+        console.say(f"Note: {note}.")
+    if result.cells:
+        print_tables(result, console)
 
 
 def _help(option: Option) -> str:

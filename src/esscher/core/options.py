@@ -52,11 +52,8 @@ def option(
     help: str,
     *,
     metavar: str | None = None,
-    stored: bool = True,
     changeable: bool = False,
-    added: bool = False,
     command: str | None = "",
-    key: str | None = None,
     **bounds: Any,
 ) -> Meta:
     """Describe an option.
@@ -68,28 +65,14 @@ def option(
     metavar
         Form of several values on the command line: ``LIST`` (0,3 or 0-5), ``A:B:K`` (a geometric
         grid), ``NAME=SOURCE`` (given several times).
-    stored
-        Whether results depend on it: then it is part of the configuration of a run.
     changeable
         Whether results depend on it, but no cell does: a run is resumed with another value.
-    added
-        Whether it is younger than stored runs: a configuration without it has its default, which is
-        not written.
     command
         Its name on the command line, if it has another one there; None if it has none.
-    key
-        Its name in a stored configuration, if it has another one there.
     **bounds
         ``ge``, ``gt``, ``le``, ``lt``, as :class:`msgspec.Meta` takes them.
     """
-    extra = {
-        "metavar": metavar,
-        "stored": stored,
-        "changeable": changeable,
-        "added": added,
-        "command": command,
-        "key": key,
-    }
+    extra = {"metavar": metavar, "changeable": changeable, "command": command}
     return Meta(description=help, extra=extra, **bounds)
 
 
@@ -127,10 +110,8 @@ class Option:
         Its type, without the description.
     annotation
         Its type, with bounds, as msgspec checks it.
-    help, metavar, stored, changeable, added, command
+    help, metavar, changeable, command
         See :func:`option`.
-    key
-        Name of the field in a stored configuration.
     default
         Its default; ``MISSING`` if it must be given.
     """
@@ -140,11 +121,8 @@ class Option:
     annotation: Any
     help: str
     metavar: str | None
-    stored: bool
     changeable: bool
-    added: bool
     command: str | None
-    key: str
     default: Any
 
     @property
@@ -168,7 +146,6 @@ def options_of(study: type) -> tuple[Option, ...]:
         if get_origin(kind) in (Union, UnionType) and len(rest) == 1:
             hint = Annotated[rest[0], *bounds] | None  # the bounds are those of what is not None
         extra: dict[str, Any] = dict(metas[-1].extra or {})
-        extra["key"] = extra["key"] or name
         options.append(
             Option(
                 name=name,

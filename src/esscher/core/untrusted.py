@@ -6,7 +6,6 @@ only, of bounded size; JSON of bounded depth and number of values.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -15,13 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from esscher.core.errors import EsscherError, InputError
 from esscher.core.shown import printable, shortened
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Bytes of a file of settings, and of any other file that is read as a whole.
 SMALL, LARGE = 2**24, 2**28
@@ -29,8 +25,6 @@ SMALL, LARGE = 2**24, 2**28
 VALUES = 16_000_000
 #: Lists and objects inside each other.
 DEPTH = 32
-#: Bytes, rows and columns of a table in memory.
-TABLE, ROWS, COLUMNS = 2**30, 50_000_000, 64
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -148,74 +142,6 @@ def _check_depth(tree: Any, left: int) -> None:
     ):
         if isinstance(value, (dict, list)):
             _check_depth(value, left - 1)
-
-
-#: Bytes of a number at most, or of a reference to a string, in memory.
-_WIDTH = 8
-
-
-def read_table(data: bytes, place: str) -> pa.Table:
-    """The table of a part of a run: columns of numbers, truth values and strings.
-
-    Raises
-    ------
-    InputError
-        If it is no such table, or is beyond the limits on rows, columns and bytes.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    def check_total(total: int) -> None:
-        if total > TABLE:
-            raise InputError(
-                f"{place} unpacks to {total:,} bytes or more; at most {TABLE:,} are read"
-            )
-
-    types: Any = pa.types
-    strings = []
-    try:
-        with pq.ParquetFile(io.BytesIO(data)) as file:
-            rows, columns = file.metadata.num_rows, file.metadata.num_columns
-            if not 0 <= rows <= ROWS or columns > COLUMNS:
-                raise InputError(
-                    f"{place} is a table of {rows:,} rows and {columns:,} columns; at most "
-                    f"{ROWS:,} and {COLUMNS} are read"
-                )
-            for field in file.schema_arrow:
-                kind = field.type
-                if types.is_string(kind) or types.is_large_string(kind):
-                    strings.append(field.name)
-                elif not (
-                    types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-                ):
-                    raise InputError(f"{place} is damaged: a column holds {str(kind)[:80]}")
-            check_total(rows * columns * _WIDTH)
-        # strings stay references into a dictionary until their length is known
-        with pq.ParquetFile(io.BytesIO(data), read_dictionary=strings) as file:
-            table = file.read(use_threads=False)
-        total = 0
-        for i, field in enumerate(table.schema):
-            if not types.is_dictionary(field.type):
-                continue
-            chunks: Any = table.column(i).chunks
-            for chunk in chunks:
-                lengths: Any = pc.binary_length(chunk.dictionary)
-                total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-            check_total(total)
-            table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
-        return table
-    except InputError:
-        raise
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ) as error:
-        raise InputError(f"{place} is damaged: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -1,8 +1,7 @@
-"""A run's directory: configuration, one part per cell, derived results, and a lock.
+"""A run's directory: configuration, a file for each cell, the result, and a lock.
 
-A part is a Parquet file with the raw measurements, one row each, and a JSON file with everything
-else, which is written last and carries the checksum of the first: a cell is there when both are.
-``kill -9`` at any moment loses the cell in flight and nothing else.
+A cell is a dataset in a file of its own (:mod:`esscher.core.dataset_file`), there in full or not at
+all: ``kill -9`` at any moment loses the cell in flight and nothing else.
 
 One process works on a run: it holds a lock of the operating system, which ends with the process. A
 process forked while the lock is held shares it until it ends as well. The workers that Esscher
@@ -12,7 +11,6 @@ starts are not forked; for other executors start the workers before the sweep.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import platform
@@ -32,7 +30,7 @@ import click
 import msgspec
 
 from esscher.core.atomic import TEMPORARY, check_room_for, write_atomically
-from esscher.core.codec import Hash, Name, Record, as_json, as_record, as_tree
+from esscher.core.codec import Name, Record, as_json, as_record
 from esscher.core.dataset_file import SUFFIX, from_bytes, to_bytes
 from esscher.core.errors import InputError
 from esscher.core.shown import printable, shortened
@@ -42,17 +40,14 @@ from esscher.core.untrusted import (
     parse_json,
     read_file,
     read_json,
-    read_table,
 )
 from esscher.core.variables import Data, check
 from esscher.engine.models.outline import SAMPLE, compare_weights, type_difference
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
-    from numpy.typing import NDArray
 
-CONFIG, RESULTS, LOG, PARTS = "config.json", "results.json", "run.log", "parts"
+CONFIG, LOG, PARTS = "config.json", "run.log", "parts"
 #: Version of the layout of a run's files.
 SCHEMA = 4
 #: Characters of a value that a message shows.
@@ -226,9 +221,7 @@ def _try(handle: int, shared: bool = False) -> bool:
     return True
 
 
-def check_run_place(
-    out: Path | None, kind: str, known: Mapping[str, Any], called: Mapping[str, str]
-) -> None:
+def check_run_place(out: Path | None, kind: str, known: Mapping[str, Any]) -> None:
     """Refuse a directory in which a run could not be stored or resumed.
 
     Parameters
@@ -239,8 +232,6 @@ def check_run_place(
         Kind of the run.
     known
         What is known of its configuration; the rest is compared when the run is opened.
-    called
-        Options by the name that they are stored under, if that is another one.
 
     Raises
     ------
@@ -258,189 +249,13 @@ def check_run_place(
     stored = read_about(out, kind).configuration
     # as JSON holds it: lists for tuples
     wanted: dict[str, Any] = parse_json(as_json(dict(known)), "what is asked for")
-    names = {name: called.get(name, name) for name in wanted}
-    before = {names[name]: stored.get(name) for name in wanted}
-    check_same(out, before, {names[name]: value for name, value in wanted.items()})
+    check_same(out, {name: stored.get(name) for name in wanted}, wanted)
 
 
 #: Names of cells are names of files: nothing in them may lead out of the directory.
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*")
 #: Longest name of a cell; file systems take 255 bytes.
 _LONGEST = 120
-
-
-class Part(Record, frozen=True, kw_only=True):
-    """Contents of a cell's JSON file: its name, run, checksum of its table, and the rest."""
-
-    schema: int
-    cell: Name
-    run: Hash
-    sha256: Hash
-    about: Any
-
-
-class Cell:
-    """Measurements of one cell of a run.
-
-    Parameters
-    ----------
-    about
-        A record, or plain numbers, lists, dictionaries and strings.
-    table
-        Raw measurements, one row each; none if left out. May be columns by name: arrays, of which
-        a data frame is made only when somebody asks for it.
-    """
-
-    def __init__(
-        self, about: Any, table: pd.DataFrame | Mapping[str, NDArray[Any]] | None = None
-    ) -> None:
-        self.about = about
-        self._table = {} if table is None else table
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """Raw measurements, one row each."""
-        import pandas as pd
-
-        return pd.DataFrame(self._table)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return one column of the table.
-
-        Raises
-        ------
-        InputError
-            If there is none of that name.
-        """
-        import numpy as np
-
-        if name not in self._table:
-            raise InputError(f"it has no column {name!r}")
-        return np.asarray(self._table[name])
-
-    def parquet(self) -> bytes:
-        """Return the table as the contents of a file."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        buffer = io.BytesIO()
-        rows: Any = self._table
-        columns = isinstance(rows, dict)
-        made = pa.table(rows) if columns else pa.Table.from_pandas(rows, preserve_index=False)
-        pq.write_table(made, buffer)
-        return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class CellRun:
-    """A run directory, opened.
-
-    Attributes
-    ----------
-    folder
-        The directory.
-    about
-        Contents of its ``config.json``: kind, subject, configuration, versions, date.
-    cell
-        Type of what its cells say besides their tables. Cells of a type are read once.
-    on_disk
-        Whether cells are stored in the directory, or in memory only.
-    doing
-        Told what is done before the next cell can be begun; nothing ends it.
-    """
-
-    folder: Path
-    about: About
-    cell: type[Any] | None = None
-    doing: Callable[[str], None] = lambda what: None
-    on_disk: bool = True
-    _known: dict[str, Cell] = field(default_factory=dict)
-
-    @cached_property
-    def identity(self) -> str:
-        """Hash of the configuration: every cell says to which run it belongs."""
-        return hashlib.sha256(
-            json.dumps(self.about.configuration, sort_keys=True).encode()
-        ).hexdigest()
-
-    def names(self) -> list[str]:
-        """Names of the cells that are there."""
-        if not self.on_disk:
-            return sorted(self._known)
-        parts = self.folder / PARTS
-        return sorted(path.stem for path in parts.glob("*.json") if _NAME.fullmatch(path.stem))
-
-    def write(self, name: str, cell: Cell) -> None:
-        """Store one cell."""
-        paths = self._paths(name)
-        tree = as_tree(cell.about)
-        if self.on_disk:
-            data = cell.parquet()
-            digest = hashlib.sha256(data).hexdigest()
-            part = Part(schema=SCHEMA, cell=name, run=self.identity, sha256=digest, about=tree)
-            write_atomically(paths["parquet"], data, named=False)
-            write_atomically(paths["json"], as_json(part))
-        if self.cell is not None:  # as it would be read
-            self._known[name] = Cell(as_record(tree, self.cell, name), cell._table)
-
-    def read(self, name: str) -> Cell | None:
-        """One cell, or None if it is not there.
-
-        Raises
-        ------
-        InputError
-            If it is damaged.
-        """
-        if name in self._known or not self.on_disk:
-            return self._known.get(name)
-        paths = self._paths(name)
-        try:
-            stored = read_json(paths["json"], LARGE)
-            data = read_file(paths["parquet"], LARGE)
-        except FileNotFoundError:
-            return None
-        except InputError as error:
-            raise self.damaged(name, error) from error
-        try:
-            version = stored.get("schema") if isinstance(stored, dict) else None
-            if version != SCHEMA:
-                raise InputError(f"its layout version is {shortened(version)}, not {SCHEMA}")
-            part = as_record(stored, Part, paths["json"].name)
-            if part.cell != name:
-                raise InputError(f"it holds {shortened(part.cell)}")
-            if part.run != self.identity:
-                raise InputError("it belongs to a run with another configuration")
-            if hashlib.sha256(data).hexdigest() != part.sha256:
-                raise InputError("its checksum does not match")
-            # what pandas noted about its own types is nothing that a stranger may decide
-            table = read_table(data, paths["parquet"].name).to_pandas(ignore_metadata=True)
-            if self.cell is None:
-                return Cell(part.about, table)
-            about = as_record(part.about, self.cell, paths["json"].name)
-            self._known[name] = Cell(about, table)
-            return self._known[name]
-        except (ValueError, LookupError, TypeError) as error:
-            raise self.damaged(name, error) from error
-
-    def damaged(self, name: str, reason: object) -> InputError:
-        """The error that says what to do about a damaged cell."""
-        return InputError(
-            f"{self._paths(name)['json']} is damaged ({reason}); delete {name}.json and "
-            f"{name}.parquet and run the same command again, which recomputes them and keeps all "
-            "others"
-        )
-
-    def missing(self, names: list[str]) -> list[str]:
-        """Those of the names whose cells are not there; damaged ones are an error."""
-        return [name for name in names if self.read(name) is None]
-
-    def _paths(self, name: str) -> dict[str, Path]:
-        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
-            raise InputError(
-                f"{shortened(name)} is not a cell name: it may have small letters, digits, dots "
-                "and dashes"
-            )
-        return {kind: self.folder / PARTS / f"{name}.{kind}" for kind in ("json", "parquet")}
 
 
 @dataclass(frozen=True)
@@ -545,22 +360,9 @@ def open_run(
     kind: str,
     subject: str,
     configuration: dict[str, Any],
-    request: dict[str, Any] | None = None,
-    cell: type[Any] | None = None,
-) -> Iterator[CellRun]:
-    """Open a run whose cells are records with tables: see :func:`open_folder`."""
-    with open_folder(folder, kind, subject, configuration, request) as (place, about):
-        yield CellRun(place, about, cell, on_disk=folder is not None)
-
-
-@contextmanager
-def open_folder(
-    folder: Path | None,
-    kind: str,
-    subject: str,
-    configuration: dict[str, Any],
-    request: dict[str, Any] | None = None,
-) -> Iterator[tuple[Path, About]]:
+    request: dict[str, Any],
+    cells: type[Data] | Mapping[str, type[Data]],
+) -> Iterator[Run]:
     """Set up a run directory, or take up the one that is there, and hold its lock.
 
     Parameters
@@ -576,11 +378,8 @@ def open_folder(
         All that the cells are a function of, as JSON holds it.
     request
         Options that may change from one start of a run to the next; the last ones are stored.
-
-    Yields
-    ------
-    Path, About
-        The directory, and what its ``config.json`` says.
+    cells
+        See :class:`Run`.
 
     Raises
     ------
@@ -595,12 +394,12 @@ def open_folder(
         subject=subject,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         configuration=wanted,
-        request=request or {},
+        request=request,
         versions=versions(),
     )
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="esscher-") as place:
-            yield Path(place), about
+            yield Run(Path(place), about, cells, on_disk=False)
         return
     config = folder / CONFIG
     if not config.exists():
@@ -617,23 +416,14 @@ def open_folder(
         if config.exists():
             stored = read_about(folder, kind)
             check_same(folder, stored.configuration, wanted)
-            changed = request is not None and stored.request != request
-            about = (
-                msgspec.structs.replace(stored, request=request, command=_command())
-                if changed
-                else stored
-            )
+            about = msgspec.structs.replace(stored, request=request)
+            if stored != about:
+                about = msgspec.structs.replace(about, command=_command())
+                write_atomically(config, as_json(about))
         else:
-            changed = True
             about = msgspec.structs.replace(about, command=_command())
-        if changed:
             write_atomically(config, as_json(about))
-        yield folder, about
-
-
-def read_run(folder: Path, kind: str | None = None) -> CellRun:
-    """Open a run directory for reading; no lock is needed, files are never half-written."""
-    return CellRun(folder, read_about(folder, kind))
+        yield Run(folder, about, cells)
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

@@ -9,17 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from esscher.core.codec import as_record
 from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import LARGE, open_regular, read_json
 from esscher.core.validation import as_path
-from esscher.runs.folder import CONFIG, CellRun, Run, read_about
-from esscher.runs.old_result import Header, Result, result_from
-from esscher.runs.old_study import finish, stored_study
-from esscher.runs.result import finish as finish_dataset
-from esscher.runs.result import read_result
-from esscher.runs.study import Study as DatasetStudy
+from esscher.runs.folder import CONFIG, Run, read_about
+from esscher.runs.result import finish, read_result
 from esscher.runs.study import stored_setup
 from esscher.studies import STUDIES
 
@@ -84,41 +79,16 @@ def load(path: str | Path) -> Any:
             setup = stored_setup(study, json.loads(data.attrs["configuration"]), str(place))
             return study.result(study, setup, data)
         tree = read_json(place, LARGE)
-        name = tree.get("kind") if isinstance(tree, dict) else None
-        if isinstance(name, str) and issubclass(study_named(name, str(place)), DatasetStudy):
-            return study_named(name).from_json(tree, str(place))
-        return result_of(tree, str(place))
+        if not isinstance(tree, dict) or not isinstance(name := tree.get("kind"), str):
+            raise InputError(f"{place} is damaged: it is no result")
+        return study_named(name, str(place)).from_json(tree, str(place))
     about, config = read_about(place), str(place / CONFIG)
     kind = study_named(about.kind, config)
-    if issubclass(kind, DatasetStudy):
-        setup = stored_setup(kind, about.configuration | about.request, config)
-        return finish_dataset(kind, setup, Run(place, about, kind.cell))
-    options: Any = stored_study(kind, about.configuration | about.request, config)
-    return finish(CellRun(place, about, kind.cell), options)
+    setup = stored_setup(kind, about.configuration | about.request, config)
+    return finish(kind, setup, Run(place, about, kind.cell))
 
 
 def is_dataset(path: Path) -> bool:
     """Tell whether a file is a dataset rather than JSON: it begins with a length."""
     with open_regular(path) as file:
         return not file.read(8).lstrip().startswith(b"{")
-
-
-def result_of(tree: Any, place: str) -> Result[Any]:
-    """Return the result that ``to_dict`` gave, of any study.
-
-    Parameters
-    ----------
-    tree
-        Plain numbers, lists and strings.
-    place
-        Where they come from, for the message.
-
-    Raises
-    ------
-    InputError
-        If they are not those of a result.
-    """
-    header = as_record(tree, Header, place)
-    study = stored_study(study_named(header.kind, place), header.configuration, place)
-    result: Result[Any] = result_from(tree, study, place, None)
-    return result

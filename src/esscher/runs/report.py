@@ -14,32 +14,25 @@ from esscher.core.atomic import check_writable, write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
 from esscher.runs.folder import CONFIG, read_about, run_folders
-from esscher.runs.old_result import Result
-from esscher.runs.registry import load, part_of
-from esscher.runs.result import NotFinished
-from esscher.runs.result import Result as DatasetResult
+from esscher.runs.registry import load
+from esscher.runs.result import NotFinished, Result
 from esscher.show.content import Drawn, Summary, offered
 from esscher.show.render import GENERATOR, render
-from esscher.show.table_view import summary as dataset_summary
+from esscher.show.table_view import summary as page_summary
 
 _NO_RESULTS = "{} has no results yet; run the command that started it again to resume"
 _STORED = "The command as it was given."
 _PYTHON = "This run was started from Python; its configuration is below."
 
 
-def page_of(result: Any) -> Summary:
+def page_of(result: Result[Any]) -> Summary:
     """Return the page of a result: what its study says about it, and where it comes from."""
-    folder, dataset = result.folder, isinstance(result, DatasetResult)
-    configuration = (result.setup if dataset else result.study).configuration()
+    folder, configuration = result.folder, result.setup.configuration()
     stored = folder is not None and (folder / CONFIG).exists()
     about = read_about(folder) if folder is not None and stored else None
-    name = result.study.subject(result.setup) if dataset else result.study.subject
-    title = folder.resolve().name if folder is not None and stored else name
-    if dataset:
-        summary, drawings = dataset_summary(result, title), offered(result.drawings, result)
-    else:
-        summary = part_of(type(result.study), "view").summary(result, title)
-        drawings = offered(part_of(type(result.study), "charts").DRAWINGS, result)
+    subject = result.study.subject(result.setup)
+    title = folder.resolve().name if folder is not None and stored else subject
+    summary, drawings = page_summary(result, title), offered(result.drawings, result)
     charts = [Drawn(d.heading, d.draw(result), d.caption) for d in drawings if d.heading]
 
     rows: list[tuple[str, str | None]] = [
@@ -155,7 +148,7 @@ def read_results(sources: Sequence[Any], say: Callable[[str], None] | None = Non
         raise InputError("there is no run to report on; give the directory of at least one")
     results: list[Any] = []
     for source in sources:
-        if isinstance(source, (Result, DatasetResult)):
+        if isinstance(source, Result):
             results.append(measured(source))
             continue
         if not isinstance(source, (str, os.PathLike)):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import Signature, cleandoc
@@ -37,7 +37,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import LISTS, AtMost, checked, option, options_of, plain_type
 from esscher.core.variables import Data
 from esscher.runs.executors import CellExecutor, Task, chosen_executor
-from esscher.runs.folder import LOG, Run, check_run_place, open_folder
+from esscher.runs.folder import LOG, Run, check_run_place, open_run
 from esscher.runs.progress import Reporter
 from esscher.runs.result import Result, finish
 
@@ -250,7 +250,7 @@ class Study(ABC, Generic[S]):
         options = self.checked()
         with chosen_executor(options.workers, options.executor) as executor:
             known = options.known()
-            check_run_place(options.out, self.name(), self.definite(known), {})
+            check_run_place(options.out, self.name(), self.definite(known))
             work = options.prepare(executor)
             setup = work.setup
             with self.opened(setup, options.out) as run:
@@ -298,14 +298,11 @@ class Study(ABC, Generic[S]):
         }
 
     @classmethod
-    @contextmanager
-    def opened(cls, setup: Setup[S], out: Path | None) -> Iterator[Run]:
+    def opened(cls, setup: Setup[S], out: Path | None) -> AbstractContextManager[Run]:
         """Open the run of a study that has been read: in a directory, or in memory."""
         stored, changeable = setup.configuration(), cls.changeable()
         request = {name: stored.pop(name) for name in list(stored) if name in changeable}
-        place = open_folder(out, cls.name(), cls.subject(setup), stored, request)
-        with place as (folder, about):
-            yield Run(folder, about, cls.cell, out is not None)
+        return open_run(out, cls.name(), cls.subject(setup), stored, request, cls.cell)
 
 
 def stored_setup(study: type[Study[Any]], configuration: Any, place: str) -> Setup[Any]:

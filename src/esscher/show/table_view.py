@@ -138,10 +138,10 @@ class TableView:
                 columns[heading] = [cell(variable, row, name) for row in rows]
         return pd.DataFrame(columns)
 
-    def print(self, result: Any, console: PlainConsole, everything: bool = False) -> None:
+    def print(self, result: Any, console: PlainConsole) -> None:
         """Print the first rows, or all."""
         frame = self.shown(result)
-        some = frame if everything else frame.head(self.most)
+        some = frame.head(self.most)
         more = len(frame) - len(some)
         by = next((v.terminal or v.heading for v in self.variables if v.name == self.sort), "")
         order = f": the first {len(some)} by {by}" if more and by else ""
@@ -162,7 +162,7 @@ class TableView:
             drawn.add_row(*labels, *(str(row[name]) for name in names))
         console.print(drawn)
         if more:
-            console.say(f"{counted(more, 'more row')}; --all shows all.")
+            console.say(f"{counted(more, 'more row')}; a report and result.table() have all.")
 
 
 def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
@@ -191,14 +191,12 @@ def summary(result: Any, run: str) -> Summary:
     return Summary(view.TITLE, result.subject, cards, tables, parts=parts)
 
 
-def print_tables(result: Any, console: PlainConsole, everything: bool = False) -> None:
+def print_tables(result: Any, console: PlainConsole) -> None:
     """Print the tables of a result, what is to be said of it, and what the headings mean."""
     view = result.view
-    shown_tables = [
-        t for t in result.views if any(v.terminal for v in t.variables) and (t.most or everything)
-    ]
+    shown_tables = [t for t in result.views if any(v.terminal for v in t.variables) and t.most]
     for entry in shown_tables:
-        entry.print(result, console, everything)
+        entry.print(result, console)
     for sentence in view.notes(result) if hasattr(view, "notes") else ():
         console.say(sentence)
     helps = {v.terminal: v.help for t in shown_tables for v in t.variables if v.terminal and v.help}

@@ -29,7 +29,7 @@ STUDIES = {
     "sparse-law": ("esscher.studies.sparse.study:SparseLawStudy", ""),
     "plan": (
         "esscher.studies.plan.study:PlanStudy",
-        "Plan how many tokens each head keeps, and check the plan.",
+        "Plan how many tokens each head keeps, in how many bits, and check the plan.",
     ),
     "context": (
         "esscher.studies.context.study:ContextStudy",

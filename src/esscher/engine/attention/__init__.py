@@ -9,6 +9,18 @@ imports torch before it is needed.
 
 from __future__ import annotations
 
-from esscher.engine.attention.statistics import AttentionStatistics, attention_statistics
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from esscher.engine.attention.statistics import AttentionStatistics, attention_statistics
 
 __all__ = ["AttentionStatistics", "attention_statistics"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs numpy when it is first asked for: what bits are does not."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from esscher.engine.attention import statistics
+
+    return getattr(statistics, name)

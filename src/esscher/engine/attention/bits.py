@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
-
 #: Tokens of a block, as in block.h.
 BLOCK = 32
 #: Bits of the entries of keys and values: both are 16 for tokens in the type of the model.
@@ -47,6 +45,8 @@ def list_bytes(
     weighted
         Whether tokens have weights.
     """
+    import numpy as np
+
     tokens = np.maximum(tokens, exact)
     coded = tokens - exact if bits != EXACT else 0
     size = (tokens - coded) * (2 * width * entry + 4 * weighted)

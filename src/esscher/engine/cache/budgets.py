@@ -8,9 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import numpy as np
 from msgspec import Meta, structs
-from numpy.typing import NDArray
 
 from esscher.core.codec import Record
 from esscher.core.errors import InputError
@@ -19,6 +17,9 @@ from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, EXACT, Bits, li
 from esscher.engine.models.outline import ModelRecord, compare_weights, type_difference
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from esscher.engine.models.loaded import LoadedModel
 
 #: Powers of the scores in the samples, among which each key head has its own.
@@ -113,11 +114,15 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def tokens(self) -> NDArray[np.int64]:
         """Tokens kept of a prefix of this length, [layers, key heads]."""
+        import numpy as np
+
         return np.array(self.budgets, dtype=np.int64)
 
     @property
     def nbytes(self) -> NDArray[np.int64]:
         """Bytes of what is kept of a prefix of this length, [layers, key heads]."""
+        import numpy as np
+
         out = np.empty_like(self.tokens)
         for (layer, g), tokens in np.ndenumerate(self.tokens):
             out[layer, g] = self.list_bytes(tokens, self.bits_of(layer, g))
@@ -135,7 +140,8 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def ratios(self) -> Array:
         """The same as shares of the prefix."""
-        return np.asarray(self.tokens / self.prefix)
+        ratios: Array = self.tokens / self.prefix
+        return ratios
 
     def check_model(self, loaded: LoadedModel) -> None:
         """Refuse a model that they were not made for; warn if only the type of weights differs.
