@@ -56,9 +56,9 @@ CALLED = {
 }
 
 
-def used(found):
+def used(value):
     """What a function returns; read_text reads when it is asked for more."""
-    return list(found) if isinstance(found, Iterator) else found
+    return list(value) if isinstance(value, Iterator) else value
 
 
 @pytest.mark.parametrize("name", CALLED)

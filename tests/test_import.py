@@ -43,8 +43,8 @@ def brought(code: str, names: Sequence[str], **environment: str) -> list[str]:
         check=True,
         env=os.environ | environment,
     )
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_heavy_packages_are_loaded_when_used():
@@ -82,13 +82,13 @@ def test_dir_lists_every_public_name():
 
 def test_no_function_hides_a_module():
     """``import esscher.a.b as c`` walks attributes, so each must lead to the module of its name."""
-    names = [found.name for found in walk_packages(esscher.__path__, "esscher.")]
+    names = [module.name for module in walk_packages(esscher.__path__, "esscher.")]
     hidden = []
     for name in names:
         if name.endswith("__main__"):
             continue
         module = import_module(name)
-        parent, _, own = name.rpartition(".")
-        if getattr(import_module(parent), own) is not module:
+        parent, _, last = name.rpartition(".")
+        if getattr(import_module(parent), last) is not module:
             hidden.append(name)
     assert hidden == []

@@ -43,4 +43,4 @@ def _columns(lines: list[str]) -> list[tuple[int, int]]:
     width = max(map(len, lines))
     blank = [all(line[i : i + 1] in ("", " ") for line in lines) for i in range(width)]
     text = "".join(" " if empty else "x" for empty in blank)
-    return [(found.start(), found.end()) for found in re.finditer(r"x+(?: x+)*", text)]
+    return [(match.start(), match.end()) for match in re.finditer(r"x+(?: x+)*", text)]

@@ -84,10 +84,10 @@ def test_damaged_and_unknown_runs(place: Path) -> None:
     part = next((one / "parts").glob("*.safetensors"))
     part.write_bytes(b"nonsense")
     refused(run("report", one, "-o", path), part.name)
-    about = json.loads((one / "config.json").read_text())
+    config = json.loads((one / "config.json").read_text())
     (one / "config.json").write_text("{")
     refused(run("report", one, "-o", path), "config.json", "damaged")
-    (one / "config.json").write_text(json.dumps(about | {"kind": "dream"}))
+    (one / "config.json").write_text(json.dumps(config | {"kind": "dream"}))
     refused(run("report", one, "-o", path), "config.json", "'dream'", "probe, sparse")
     assert not path.exists()
 

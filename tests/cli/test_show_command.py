@@ -44,7 +44,7 @@ def test_a_figure_in_a_file(ending: str, start: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--figure", "heads"), "there is no chart 'heads' of this result; choose from curve, exp"),
         (("--figure", "main", "-o", "x.gif"), "-o x.gif: the name must end in .png, .svg, .pdf"),
@@ -52,13 +52,13 @@ def test_a_figure_in_a_file(ending: str, start: bytes, tmp_path: Path) -> None:
         (("--figure", "main", "-o", "runs/sweep.png"), "is a directory"),
     ],
 )
-def test_bad_figures(arguments, said: str, tmp_path: Path, monkeypatch) -> None:
+def test_bad_figures(arguments, message: str, tmp_path: Path, monkeypatch) -> None:
     run = unpack("sweep", tmp_path / "runs")
     (tmp_path / "runs" / "sweep.png").mkdir()
     monkeypatch.chdir(tmp_path)
     result = show(run, *arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -72,8 +72,8 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     odd = shutil.copytree(sparse, tmp_path / "odd") / RESULTS
     odd.write_bytes(to_bytes(from_bytes(odd.read_bytes(), "").drop_vars("exponent")))
     other = shutil.copytree(sparse, tmp_path / "other")
-    about = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(about | {"kind": "unknown"}))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"kind": "unknown"}))
     cases = {
         "nowhere": "nowhere",
         "empty": "not a run",
@@ -82,10 +82,10 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "other": "'unknown'",
     }
     before = sorted(tmp_path.iterdir())
-    for name, said in cases.items():
+    for name, message in cases.items():
         result = show(name, "--figure", "main")
         assert result.exit_code == 2, name
-        assert said in " ".join(result.output.split()), name
+        assert message in " ".join(result.output.split()), name
     assert sorted(tmp_path.iterdir()) == before
 
 

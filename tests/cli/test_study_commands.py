@@ -89,26 +89,26 @@ def test_models_and_texts_that_cannot_be_used(
     weights = tmp_path / "encoder" / "model.safetensors"
     if fault == "short text":
         (tmp_path / "a.txt").write_text(" ".join(WORDS[:40]))
-        said = "300"
+        message = "300"
     elif fault == "no layers":
         config = transformers.BertConfig(hidden_size=32, num_hidden_layers=0, num_attention_heads=4)
         transformers.BertModel(config).save_pretrained("encoder")
-        said = "has 0 attention layers"
+        message = "has 0 attention layers"
     elif fault == "damaged":
         weights.write_bytes(weights.read_bytes()[:-100])
-        said = "its files are damaged or incomplete"
+        message = "its files are damaged or incomplete"
     elif fault == "no model":
         for path in (tmp_path / "encoder").iterdir():
             path.unlink()
-        said = "encoder"
+        message = "encoder"
     else:
         loaded = tiny_model("bert")
         with torch.no_grad():
             loaded.model.encoder.layer[1].attention.self.query.weight[0, 3] = torch.nan
         loaded.model.save_pretrained("encoder")
         encoder_tokenizer().save_pretrained("encoder")
-        said = "not finite"
+        message = "not finite"
     result = run(*PROBE.split(), "--out", "run")
     assert result.exit_code == 2, result.output
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
     assert not (tmp_path / "run").exists()

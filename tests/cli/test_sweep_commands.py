@@ -28,15 +28,15 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     question, answer, *_ = result.output.splitlines()
     assert question == "How fast does attention over n tokens reach its limit?"
     assert answer.startswith("At H = 0.5 the error of the mean output falls with exponent ")
-    about = "3 replicates of gaussian tokens, d = 2, H = 0.5, queries: tokens, seed 0."
-    assert about in result.output.splitlines()
+    setup = "3 replicates of gaussian tokens, d = 2, H = 0.5, queries: tokens, seed 0."
+    assert setup in result.output.splitlines()
     assert f"\nRun: {out}\n" in result.output
     shown = run("show", str(out))
     assert shown.exit_code == 0
     assert result.output.startswith(before_next(shown.output))
     as_json = run("sweep", "gaussian", *SMALL, "--out", str(out), "--json")
-    found = json.loads(as_json.stdout)
-    assert found == json.loads(run("show", str(out), "--json").stdout)
+    data = json.loads(as_json.stdout)
+    assert data == json.loads(run("show", str(out), "--json").stdout)
 
 
 def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
     seen, _ = tiny.captured(loaded, tiny.tiny_batch(loaded))
     assert len(seen) == loaded.shape.layers
     for capture in seen:
-        own = capture.output.double()
-        error = (capture.attend(torch.float64) - own).abs().max()  # type: ignore[attr-defined]
-        assert error < 2e-6 * own.abs().max()
+        expected = capture.output.double()
+        error = (capture.attend(torch.float64) - expected).abs().max()  # type: ignore[attr-defined]
+        assert error < 2e-6 * expected.abs().max()
 
 
 def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(

@@ -78,9 +78,9 @@ def test_models_that_would_run_code(tmp_path):
     pickled = model("pickled")
     (pickled / "model.safetensors").unlink()
     torch.save({"x": _Bomb(mark)}, pickled / "pytorch_model.bin")
-    beside = model("beside")  # pickles beside sound weights are not looked at
+    folder_of_pickles = model("pickles")  # pickles beside sound weights are not looked at
     for name in ("training_args.bin", "tokenizer.pkl", "optimizer.pt"):
-        torch.save(_Bomb(mark), beside / name)
+        torch.save(_Bomb(mark), folder_of_pickles / name)
     coded = model("coded")
     (coded / "evil.py").write_text(PAYLOAD.format(str(mark)))
     edit(coded / "config.json", auto_map={"AutoConfig": "evil.C", "AutoModel": "evil.M"})
@@ -101,7 +101,7 @@ def test_models_that_would_run_code(tmp_path):
     }
     for name, fields in sizes.items():
         edit(model(name) / "config.json", **fields)
-    for folder, said in (
+    for folder, message in (
         (pickled, "are pickles"),
         (coded, "auto_map"),
         (words, "auto_map"),
@@ -111,7 +111,7 @@ def test_models_that_would_run_code(tmp_path):
         (tmp_path / "layers", "has 1000000 attention layers"),
         (tmp_path / "vocabulary", r"asks for 32,000,0.* numbers"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             load_model(str(folder))
-    load_model(str(beside))
+    load_model(str(folder_of_pickles))
     assert not mark.exists()

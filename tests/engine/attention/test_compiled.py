@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("nothing_chosen")
 def compiled(request):
     """The kernel in use, and the one with 16 floats a vector, compiled for any processor."""
     if request.param == "this processor":
-        found = kernel._load(torch.backends.cpu.get_cpu_capability())
-        assert found is not None
-        return found
+        result = kernel._load(torch.backends.cpu.get_cpu_capability())
+        assert result is not None
+        return result
     return request.getfixturevalue("wide_kernel")
 
 
@@ -75,14 +75,14 @@ def test_tiles_of_all_sizes(compiled, width, rows):
     for queries, keys, start in ((1, 1, 0), (3, 7, 1), (17, 41, 5), (64, 60, 6), (33, 61, 59)):
         t, k, v = (rng.normal(size=s) for s in ((queries, width), (keys, width), (keys, rows)))
         given = [torch.from_numpy(x).float() for x in (t, k, v)]
-        found = kernel.attended(compiled, *given, relative=(0.3, 1.0), start=start).numpy()
+        result = kernel.attended(compiled, *given, relative=(0.3, 1.0), start=start).numpy()
         t, k, v = (x.double().numpy() for x in given)
         for s, alpha in enumerate((0.3, 1.0)):
             weights = np.exp2(np.float32(alpha) * (k[start:] @ t.T))
             expected = np.vstack([v[start:].T @ weights, weights.sum(0)])
             size = np.vstack([np.abs(v[start:].T) @ weights, weights.sum(0)])
             # rounding of logits of some ten bits, and of at most 25 sums in float32
-            assert np.abs((found[s] - expected) / size).max() < 5e-6
+            assert np.abs((result[s] - expected) / size).max() < 5e-6
 
 
 @needs_kernel

@@ -176,8 +176,8 @@ def test_calls_from_several_threads(implementation):
     expected = [p.solved() for p in problems]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(20):
-            for p, found in zip(expected, pool.map(Problem.solved, problems), strict=True):
-                assert torch.equal(p, found)
+            for p, result in zip(expected, pool.map(Problem.solved, problems), strict=True):
+                assert torch.equal(p, result)
 
 
 def test_arrays_that_the_kernel_does_not_read_are_left_to_torch(implementation):

@@ -79,9 +79,9 @@ def read(loaded, cache, ids, **options):
         return loaded.model(input_ids=ids, past_key_values=cache, **options).logits
 
 
-def logits_of(found):
+def logits_of(result):
     """Logits of every new token, [rows, new, vocabulary]."""
-    return torch.stack(found.logits, dim=1)
+    return torch.stack(result.logits, dim=1)
 
 
 class MaskedPlan:

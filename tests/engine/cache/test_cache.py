@@ -59,8 +59,8 @@ def model(name="llama", **options):
     return tiny_model(name, strength=STRENGTH, **room_for(name), **options)
 
 
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
+def same(result, expected):
+    torch.testing.assert_close(result, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -100,11 +100,11 @@ def test_any_budget_is_the_masked_computation(name, selection, bits):
     with attention_override(loaded, MaskedPlan(loaded, budgets)):
         masked = generated(loaded, batch)
     cache = planned_cache(loaded, budgets)
-    found = generated(loaded, batch, past_key_values=cache)
-    assert torch.equal(found.sequences, masked.sequences)
-    same(logits_of(found), logits_of(masked))
+    result = generated(loaded, batch, past_key_values=cache)
+    assert torch.equal(result.sequences, masked.sequences)
+    same(logits_of(result), logits_of(masked))
     dense = logits_of(generated(loaded, batch))
-    assert (logits_of(found) - dense)[:, 1:].abs().max() > 100 * ROUNDING
+    assert (logits_of(result) - dense)[:, 1:].abs().max() > 100 * ROUNDING
 
 
 def test_what_is_kept_and_what_it_takes():
@@ -240,8 +240,8 @@ def test_beams_share_what_was_read(name, bits):
     loaded, batch = model(name), padded(prompts((40, 31)))
     options = {"num_beams": 3, "num_return_sequences": 2}
     full = planned_cache(loaded, budgets_for(loaded, 1.0))
-    found = generated(loaded, batch, past_key_values=full, **options).sequences
-    assert torch.equal(found, generated(loaded, batch, **options).sequences)
+    result = generated(loaded, batch, past_key_values=full, **options).sequences
+    assert torch.equal(result, generated(loaded, batch, **options).sequences)
     budgets = budgets_for(loaded, 0.4, bits=bits)
     # beams of one prompt keep the same, and change places only among themselves
     with attention_override(loaded, MaskedPlan(loaded, budgets)):
@@ -259,8 +259,8 @@ def test_assisted_decoding_takes_tokens_back(decode):
     batch = {"input_ids": text, "attention_mask": torch.ones_like(text)}
     lookup = {"prompt_lookup_num_tokens": 3}
     everything = planned_cache(loaded, budgets_for(loaded, 1.0), decode=decode)
-    found = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
-    assert torch.equal(found.sequences, generated(loaded, batch, new=20).sequences)
+    result = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
+    assert torch.equal(result.sequences, generated(loaded, batch, new=20).sequences)
     plain, assisted = (
         planned_cache(loaded, budgets_for(loaded, 0.5), decode=decode) for _ in range(2)
     )
@@ -314,12 +314,12 @@ def test_half_precision(dtype):
         dense = transformers.DynamicCache(config=loaded.model.config)
         loaded.model(**batch, past_key_values=dense)
         mask = torch.cat([batch["attention_mask"], torch.ones(2, 1, dtype=torch.long)], 1)
-        found, expected = (
+        result, expected = (
             loaded.model(input_ids=ids[:, :1], attention_mask=mask, past_key_values=c).logits
             for c in (cache, dense)
         )
     rounding = torch.finfo(dtype).eps
-    assert (found - expected).abs().max() < 8 * rounding * expected.abs().max()
+    assert (result - expected).abs().max() < 8 * rounding * expected.abs().max()
     assert cache.dense_nbytes == 3 * 2 * 2 * 41 * 16 * 2
 
 
@@ -329,10 +329,10 @@ def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     """When all is kept. The last piece answers; a text may be padding only in the first ones."""
     loaded, batch = model(name), padded(prompts(lengths))
     cache = planned_cache(loaded, budgets_for(loaded, 1.0), chunk=16)
-    found = generated(loaded, batch, past_key_values=cache)
+    result = generated(loaded, batch, past_key_values=cache)
     dense = generated(loaded, batch)
-    assert torch.equal(found.sequences, dense.sequences)
-    same(logits_of(found), logits_of(dense))
+    assert torch.equal(result.sequences, dense.sequences)
+    same(logits_of(result), logits_of(dense))
 
 
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
@@ -361,13 +361,13 @@ def test_generation_of_any_length_in_bounded_memory():
     grows = planned_cache(loaded, budgets, decode="budget")
     sizes: dict[int, list[int]] = {}
     with torch.no_grad():
-        for one in (cache, grows):
-            loaded.model(input_ids=text, past_key_values=one)
+        for each in (cache, grows):
+            loaded.model(input_ids=text, past_key_values=each)
             for _ in range(4 * SLACK + 10):
                 token = torch.tensor([[7]])
-                place = torch.tensor([[one.get_seq_length() % 190]])
-                loaded.model(input_ids=token, past_key_values=one, position_ids=place)
-                sizes.setdefault(id(one), []).append(int(one.kept.max()))
+                place = torch.tensor([[each.get_seq_length() % 190]])
+                loaded.model(input_ids=token, past_key_values=each, position_ids=place)
+                sizes.setdefault(id(each), []).append(int(each.kept.max()))
     bound = (
         15 + 4 + SLACK
     )  # the budget, what is always recent, and what comes before it is selected
@@ -407,14 +407,14 @@ def test_a_text_of_a_batch_is_selected_as_it_is_alone(selection, bits):
             loaded.model(input_ids=text[None], past_key_values=alone)
             for step, row in enumerate(rows):
                 place = torch.tensor([[(len(text) + step) % 190]])
-                found = loaded.model(
+                result = loaded.model(
                     input_ids=torch.tensor([[5 + step % 40]]),
                     position_ids=place,
                     past_key_values=alone,
                 ).logits[:, -1]
                 # rounding may move a code by one
                 near = 1e-4 if bits is None else 2e-3
-                torch.testing.assert_close(found, row[i : i + 1], rtol=near, atol=near)
+                torch.testing.assert_close(result, row[i : i + 1], rtol=near, atol=near)
 
 
 def test_inference_mode_and_no_gradients():
@@ -427,8 +427,10 @@ def test_inference_mode_and_no_gradients():
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=caches[1])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
-        found = [loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]]
-    same(found[1], found[0])
+        result = [
+            loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]
+        ]
+    same(result[1], result[0])
     # queries, keys and values would get none: refused before anything is read
     with pytest.raises(InputError, match=r"no gradients flow .* torch.no_grad"):
         loaded.model(input_ids=text, past_key_values=caches[2])
@@ -437,7 +439,7 @@ def test_inference_mode_and_no_gradients():
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=caches[2])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
-        same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, found[0])
+        same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, result[0])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
     # of a layer behind, or of queries alone, or of inputs: refused too, and the cache is as it was
     loaded.model.requires_grad_(False)
@@ -552,10 +554,10 @@ def test_threads_take_turns():
             assert not ended
 
     handle = loaded.backbone.layers[-1].register_forward_pre_hook(begin)
-    found = answer(text, first)
+    result = answer(text, first)
     handle.remove()
     threads[0].join()
-    assert torch.equal(found, expected[0][0])
+    assert torch.equal(result, expected[0][0])
     assert torch.equal(ended[0], expected[1][0])
     assert torch.equal(answer(text[:5], first), expected[0][1])
     assert torch.equal(answer(other[:5], second), expected[1][1])
@@ -652,10 +654,10 @@ def test_generate_uses_a_default_cache_for_every_prompt(name):
     before = logits_of(generated(loaded, first))
     cache = planned_cache(loaded, budgets_for(loaded))
     with cache_by_default(loaded, cache):
-        found = [logits_of(generated(loaded, batch)) for batch in (first, second)]
+        result = [logits_of(generated(loaded, batch)) for batch in (first, second)]
         assert cache.get_seq_length() == 55
     assert torch.equal(logits_of(generated(loaded, first)), before)
     assert cache.get_seq_length() == 55
-    for batch, one in zip((first, second), found, strict=True):
-        own = planned_cache(loaded, budgets_for(loaded))
-        assert torch.equal(one, logits_of(generated(loaded, batch, past_key_values=own)))
+    for batch, logits in zip((first, second), result, strict=True):
+        fresh = planned_cache(loaded, budgets_for(loaded))
+        assert torch.equal(logits, logits_of(generated(loaded, batch, past_key_values=fresh)))

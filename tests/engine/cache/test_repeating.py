@@ -62,8 +62,8 @@ def lists(cache, number=0):
     return out
 
 
-def same_lists(found, expected):
-    for (keys, weight), (wanted, wanted_weight) in zip(found, expected, strict=True):
+def same_lists(result, expected):
+    for (keys, weight), (wanted, wanted_weight) in zip(result, expected, strict=True):
         torch.testing.assert_close(keys, wanted, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(weight, wanted_weight, rtol=1e-3, atol=1e-3)
 
@@ -87,8 +87,8 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
     plain = planned_cache(loaded, budgets, seed=3)
     read(loaded, plain, ids[None])
     assert any(
-        len(one[1]) != len(two[1]) or not torch.allclose(one[1], two[1])
-        for one, two in zip(lists(cache), lists(plain), strict=True)
+        len(a[1]) != len(b[1]) or not torch.allclose(a[1], b[1])
+        for a, b in zip(lists(cache), lists(plain), strict=True)
     )
 
 
@@ -115,9 +115,9 @@ def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
         alone = [padded([text]) for text in texts]
     together = planned_cache(loaded, budgets, **REPEAT, **options)
     read_batch(loaded, together, batch)
-    for i, one in enumerate(alone):
+    for i, single in enumerate(alone):
         cache = planned_cache(loaded, budgets, **REPEAT, **options)
-        read_batch(loaded, cache, one)
+        read_batch(loaded, cache, single)
         same_lists(lists(together, i), lists(cache))
 
 
@@ -129,8 +129,8 @@ def test_generation(side, options):
     full = planned_cache(loaded, budgets_for(loaded, 0.999), **REPEAT, **options)
     dense = logits_of(generated(loaded, batch))
     if side == "left" or "chunk" not in options:
-        found = logits_of(generated(loaded, batch, past_key_values=full))
-        torch.testing.assert_close(found[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
+        result = logits_of(generated(loaded, batch, past_key_values=full))
+        torch.testing.assert_close(result[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
     part = planned_cache(loaded, budgets_for(loaded, 0.4), **REPEAT, **options)
     with torch.inference_mode():
         generated(loaded, batch, past_key_values=part, num_beams=2)
@@ -148,13 +148,13 @@ def test_pieces_are_repeated_as_they_come():
     )
     read(loaded, cache, ids)
     handle.remove()
-    told = cache.instruction
+    instruction = cache.instruction
     assert len(seen) == 6
     for piece in range(3):
-        own = ids[0, 40 * piece : 40 * piece + 40]
-        assert torch.equal(seen[2 * piece][0], own)
+        tokens = ids[0, 40 * piece : 40 * piece + 40]
+        assert torch.equal(seen[2 * piece][0], tokens)
         before = None if piece == 0 else ids[0, : 40 * piece]
-        assert torch.equal(seen[2 * piece + 1][0], told.reading(own, before))
+        assert torch.equal(seen[2 * piece + 1][0], instruction.reading(tokens, before))
         # what was kept, and the piece
         assert seen[2 * piece + 1][1] <= 0.25 * 40 * piece + 40 + 4
     assert cache.kept.tolist() == [[30, 30]] * 3
@@ -180,9 +180,9 @@ def test_long_parts_are_repeated_in_chunks():
     for layer, decide in zip(cache.reduced, finish, strict=True):
         del layer.finish_repetition
         decide()
-    told = cache.instruction
-    assert calls == [len(told.first) + 1 * len(told.suffix) + 32] + [
-        len(told.later) + 8 + len(told.suffix) + n for n in (32, 6)
+    instruction = cache.instruction
+    assert calls == [len(instruction.first) + 1 * len(instruction.suffix) + 32] + [
+        len(instruction.later) + 8 + len(instruction.suffix) + n for n in (32, 6)
     ]
     assert cache.get_seq_length() == 70
     assert CHUNK > 32
@@ -317,12 +317,12 @@ def test_what_is_read():
         for text in (FIRST, LATER, SUFFIX)
     )
     for begin, end, inputs in seen:
-        told = first if begin == 0 else torch.cat([later, ids[begin - OVERLAP : begin]])
-        told = torch.cat([told, suffix, ids[begin:end]])
-        assert inputs.q.shape[2] == len(told)
+        instruction = first if begin == 0 else torch.cat([later, ids[begin - OVERLAP : begin]])
+        instruction = torch.cat([instruction, suffix, ids[begin:end]])
+        assert inputs.q.shape[2] == len(instruction)
         assert inputs.offset == 70
         expected = []
-        whole = torch.cat([ids, told])
+        whole = torch.cat([ids, instruction])
         read_prompt(loaded, whole, expected.append)
         torch.testing.assert_close(inputs.k, expected[2].k, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inputs.q, expected[2].q[:, :, 70:], rtol=1e-4, atol=1e-5)

@@ -62,7 +62,7 @@ def test_it_agrees_with_the_reader_of_gguf(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("entries", "tensors", "said"),
+    ("entries", "tensors", "message"),
     [
         ([entry("x", LIST, (UINT32, 60_000_000, b""))], None, "60,000,000 values"),
         ([entry("x", LIST, (STRING, LISTED, b""))], None, "has no end"),
@@ -73,10 +73,10 @@ def test_it_agrees_with_the_reader_of_gguf(tmp_path):
         ([], {"a": np.zeros((1,) * 5)}, "a has 5 dimensions"),
     ],
 )
-def test_headers_that_are_refused(entries, tensors, said, tmp_path):
+def test_headers_that_are_refused(entries, tensors, message, tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(entries, tensors))
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_gguf_metadata(path)
     assert str(path) in str(caught.value)
 
@@ -108,16 +108,16 @@ def path(tmp_path):
 
 def test_the_same_is_read_once(path):
     gguf = pytest.importorskip("gguf")
-    usual = gguf.GGUFReader(path)
+    library = gguf.GGUFReader(path)
     with gguf_read_once():
         other = gguf.GGUFReader(path)
         assert gguf.GGUFReader(path) is other
         arch = gguf.MODEL_ARCH.LLAMA
         assert gguf.get_tensor_name_map(arch, 2) is gguf.get_tensor_name_map(arch, 2)
-    assert list(other.fields) == list(usual.fields)
-    for name, field in usual.fields.items():
+    assert list(other.fields) == list(library.fields)
+    for name, field in library.fields.items():
         assert other.fields[name].contents() == field.contents()
-    for mine, theirs in zip(other.tensors, usual.tensors, strict=True):
+    for mine, theirs in zip(other.tensors, library.tensors, strict=True):
         assert mine.name == theirs.name
         np.testing.assert_array_equal(mine.data, theirs.data)
 

@@ -79,13 +79,13 @@ def test_a_place_that_is_not_a_model(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"")
     refused(tmp_path, "x.gguf")
     config = tmp_path / "config.json"
-    for text, said in (
+    for text, message in (
         ("{", "config.json cannot be read"),
         ("{}", "names no model_type"),
         ('{"model_type": "mamba"}', "'mamba', which is not supported"),
     ):
         config.write_text(text)
-        refused(tmp_path, said)
+        refused(tmp_path, message)
     (tmp_path / "text.txt").write_text("hello")
     refused(tmp_path / "text.txt", "is a file")
     refused(tmp_path / "none.gguf", "there is no file")

@@ -52,7 +52,7 @@ def layer_of(q, k, v, *, causal=False, window=None, offset=0):
         visible_mask=None,
         offset=offset,
         hidden=None,
-        own=lambda: inputs.attend(torch.float32),
+        original=lambda: inputs.attend(torch.float32),
     )
     return inputs
 
@@ -184,8 +184,8 @@ def test_heads_that_are_not_sampled_stay_dense():
     inputs, certain = random_layer(10, 10), torch.zeros(10, dtype=torch.bool)
     drawn = draw_keys(certain.numpy(), 0, 0, "shared", 0, 0, 3)
     found = sampled_attention(inputs, certain, drawn, heads=[1])
-    assert torch.equal(found[0, 0], inputs.own()[0, 0])
-    assert not torch.allclose(found[0, 1], inputs.own()[0, 1], atol=1e-3)
+    assert torch.equal(found[0, 0], inputs.original()[0, 0])
+    assert not torch.allclose(found[0, 1], inputs.original()[0, 1], atol=1e-3)
     assert torch.equal(found[0, 1], sampled_attention(inputs, certain, drawn)[0, 1])
 
 

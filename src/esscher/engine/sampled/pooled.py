@@ -392,7 +392,7 @@ def _numbers(
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
         logits=logits,
-        own=np.searchsorted(rows, reference.queries),
+        query_rows=np.searchsorted(rows, reference.queries),
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
