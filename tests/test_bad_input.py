@@ -57,7 +57,7 @@ CALLED = {
 
 
 def used(value):
-    """What a function returns; read_text reads when it is asked for more."""
+    """The value a function returns; read_text is lazy, so its documents are read here."""
     return list(value) if isinstance(value, Iterator) else value
 
 

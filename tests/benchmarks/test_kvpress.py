@@ -1,4 +1,4 @@
-"""What is handed to kvpress' presses: ratios that keep as many tokens as our rules."""
+"""Ratios handed to kvpress: they keep as many tokens as our rules."""
 
 from __future__ import annotations
 

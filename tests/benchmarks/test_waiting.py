@@ -1,4 +1,4 @@
-"""What people wait for: how a run is compared with the stored one."""
+"""Times of commands: how a run is compared with the stored one."""
 
 from __future__ import annotations
 

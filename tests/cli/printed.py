@@ -34,7 +34,7 @@ def table_of(output: str, title: str) -> list[dict[str, str]]:
 
 
 def before_next(output: str) -> str:
-    """What a command printed before it said what to do next."""
+    """Output of a command without its ``Next:`` line."""
     return output.partition("\nNext: ")[0]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a command is said before a model's weights are read, or torch is imported."""
+"""Errors of a command are reported before weights are read, or torch is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_TEXT = {
     "plan": ("--budget", "0.25"),
     "context": ("--tolerance", "0.1"),
 }
-#: What is wrong with any of them, and what is said.
+#: Wrong options of any of them, and the message.
 ANYWHERE = [
     (("--text", "nowhere.txt"), "there is no file or folder 'nowhere.txt'"),
     (("--text", "empty.txt"), "has no text in it"),
@@ -41,7 +41,7 @@ ANYWHERE = [
     (("--out", "other"), "other"),
     (("--out", "full"), "not a run and not empty"),
 ]
-#: What is wrong with one of them.
+#: Wrong options of one of them.
 OWN = [
     ("probe", ("--context", "300"), "reads at most 256"),
     ("probe", ("--mode", "context", "--context", "20"), "a context of at least 54"),

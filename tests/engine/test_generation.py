@@ -39,7 +39,7 @@ def budgets(loaded, ratio):
 
 
 def by_transformers(loaded, ids, **options):
-    """What transformers generates by itself."""
+    """Tokens that transformers generates by itself."""
     given = torch.tensor([ids])
     with quiet():
         out = loaded.model.generate(

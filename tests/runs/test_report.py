@@ -1,4 +1,4 @@
-"""What is in a report's file: the numbers of the run, nothing that runs or loads, bounded size."""
+"""Files of reports: the numbers of the run, no active content, bounded size."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def wide(tmp_path_factory):
 
 
 def told(page):
-    """What is said about the head that is picked."""
+    """Text about the head that is picked."""
     return page.locator(".picked-head").inner_text()
 
 

@@ -98,7 +98,7 @@ def show(run: Path, figure: str | None, output: Path | None, as_json: bool) -> N
 
 
 def _row(path: Path, below: Path) -> dict[str, Any]:
-    """What ``esscher ls`` says about a run; results may be of fewer cells, or another request."""
+    """A row of ``esscher ls``; stored results may be of fewer cells, or of another request."""
     name = str(path.relative_to(below))
     try:
         config = read_config(path)

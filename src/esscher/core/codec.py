@@ -30,10 +30,10 @@ Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
 #: Ends of an interval.
 Interval: TypeAlias = tuple[float, float]
 
-#: How msgspec says where a value stands, and what it says about it.
+#: msgspec's message about a value, and the place of that value.
 _PLACE = re.compile(r"(?P<message>.*?)(?: - at `(?P<where>(?:key in )?\$.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-#: What msgspec writes, and what a person says.
+#: Types as msgspec writes them, and in plain words.
 _SYMBOLS = {" >= ": " of at least ", " <= ": " of at most ", " > ": " above ", " < ": " below "}
 _TYPES = {
     "int": "a whole number",

@@ -57,7 +57,7 @@ WIDE = 10**40
 def plain_count(number: float) -> str:
     """A number of things in plain digits, such as 1,320: never 1.32e+03.
 
-    Below 100 three digits say enough; beyond 10^15 there is no other way than powers of ten.
+    Below 100 three digits say enough; beyond 10^15 powers of ten are used.
     """
     if not math.isfinite(number):
         return "infinitely many"

@@ -145,7 +145,7 @@ class Variable:
 
     @property
     def heading(self) -> str:
-        """What stands above it on a page."""
+        """The heading on a page."""
         return self.label or self.name.replace("_", " ")
 
 

@@ -188,7 +188,7 @@ def run_lock(folder: Path) -> Iterator[None]:
                     "wait until it has ended, stop it, or choose another directory"
                 )
             time.sleep(0.02)
-        with suppress(OSError):  # only a courtesy to whoever comes second
+        with suppress(OSError):  # shown to a second process that wants the lock
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
         yield
@@ -450,7 +450,7 @@ def _installed(package: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what takes part in a measurement; None for what is not installed.
+    """Versions of the packages that measure; None for those that are not installed.
 
     ``kernel`` streams attention on processors: "compiled" if that is installed, else "torch"; which
     it is is seen without loading either. Which instructions it uses is no version: that depends on
@@ -473,6 +473,6 @@ def versions() -> dict[str, str | None]:
 
 
 def _command() -> list[str] | None:
-    """Words of the command that is at work; None when Esscher is called from Python."""
+    """Words of the running command; None when Esscher is called from Python."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get("esscher.words")

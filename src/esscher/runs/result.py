@@ -39,7 +39,7 @@ class NotFinished(InputError):
 
 
 class Attributes(Record, frozen=True, kw_only=True):
-    """What the dataset of a result says besides its numbers.
+    """Attributes of the dataset of a result.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Result(Generic[S]):
 
     @property
     def versions(self) -> dict[str, str | None]:
-        """Software that measured."""
+        """Versions of the software that measured."""
         return dict(json.loads(self.data.attrs["versions"]))
 
     @cached_property
@@ -111,7 +111,7 @@ class Result(Generic[S]):
 
     @property
     def subject(self) -> str:
-        """What was measured, in a line."""
+        """Model and text, or law, in a line."""
         subject = getattr(self.view, "subject", None)
         if self.cells and subject is not None:
             return str(subject(self))
@@ -448,7 +448,7 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 def attributes_of(
     study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, config: RunConfig
 ) -> dict[str, Any]:
-    """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
+    """Return the attributes of the dataset of a result: see :class:`Attributes`."""
     return {
         "kind": study.name(),
         "cells": json.dumps(list(cells)),

@@ -1,4 +1,4 @@
-"""What one pass promises beyond its numbers: nesting, threads, memory, nothing left behind."""
+"""One pass beyond its numbers: threads, memory, inputs, overflow."""
 
 from __future__ import annotations
 

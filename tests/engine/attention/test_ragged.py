@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=["torch", "AVX2", "AVX512"])
 def implementation(request, monkeypatch):
-    """What few queries are done with."""
+    """Implementation that attends for few queries."""
     monkeypatch.setenv(kernel.VARIABLE, request.param)
     try:
         kernel.kernel_for(CPU, torch.float32)

@@ -10,7 +10,7 @@ from esscher.engine.cache.selection import PlannedRule, reduced_attention
 from esscher.engine.models.transformers_library import quiet
 
 NEW = 6
-#: What is kept for certain of a long prompt, and of one that tests can afford.
+#: Tokens always kept of a long prompt, and of a short one.
 LONG, SHORT = Keeping(sinks=SINKS, recent=RECENT), Keeping(sinks=2, recent=4)
 #: Of models with rotary positions, and of GPT-2.
 ROTARY, LEARNED = {"max_position_embeddings": 200}, {"n_positions": 200}
@@ -57,7 +57,7 @@ def padded(texts, side="left", width=None):
 
 
 def generated(loaded, batch, new=NEW, **options):
-    """What a model generates, greedily unless options say otherwise, with all its logits."""
+    """Output of ``generate``, greedy unless options say otherwise, with all logits."""
     with quiet():
         return loaded.model.generate(
             **batch,

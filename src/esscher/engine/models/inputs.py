@@ -1,4 +1,4 @@
-"""Inputs of one attention layer: the tensors that enter its softmax, and who may see whom.
+"""Inputs of one attention layer: the tensors that enter its softmax, and its mask.
 
 Masks of transformers are read here.
 """
@@ -101,7 +101,7 @@ class LayerInputs:
         return torch.nonzero(self.valid[batch, self.offset : self.offset + queries])[:, 0]
 
     def text_bias(self, batch: int = 0) -> Tensor | None:
-        """What is added to the logits of one text, [heads or 1, n_q, n_k], if something is."""
+        """Bias of the logits of one text, [heads or 1, n_q, n_k]; None without one."""
         if self.bias is None or self.bias.ndim == 3:
             return self.bias
         return self.bias[min(batch, len(self.bias) - 1)]

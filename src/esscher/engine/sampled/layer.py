@@ -1,4 +1,4 @@
-"""What one layer of a model gives: errors of samples of its keys, and one-pass numbers."""
+"""Measurements of one layer: errors of samples of its keys, and one-pass numbers."""
 
 from __future__ import annotations
 
