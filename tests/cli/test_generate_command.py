@@ -133,36 +133,26 @@ def test_a_saved_cache(here: Path, tmp_path: Path) -> None:
     assert f"Cache: {tmp_path / 'cache.safetensors'}" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--prompt", "long.txt", *SMALL), "the prompt has 251 tokens"),
-        (("--chat",), "has no chat template"),
-    ],
-)
-def test_seen_when_the_model_is_loaded(here: Path, options: tuple[str, ...], message: str) -> None:
-    result = run(*asked(*options))
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.stderr.split())
-    assert result.stdout == ""
-
-
-def test_a_plan_for_other_weights(here: Path) -> None:
-    result = run("generate", "weights", *asked(*SMALL)[2:])
-    assert result.exit_code == 2, result.output
-    assert "the plan is for 'model' with weights" in " ".join(result.stderr.split())
-
-
+#: Model, options and message of requests that are refused once the model is loaded.
+LOADED = [
+    ("model", ("--prompt", "long.txt", *SMALL), "the prompt has 251 tokens"),
+    ("model", ("--chat",), "has no chat template"),
+    ("weights", SMALL, "the plan is for 'model' with weights"),
+]
+#: The same before its weights are read.
 BAD = [
-    (("--prompt", "binary.txt"), "is not"),
-    (("--plan", "nowhere.json"), "nowhere.json does not exist"),
-    (("--plan", "broken.json"), "broken.json"),
-    (("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
-    (("--plan", "other"), "other"),
-    (("--chunk", "-5"), "-5 is not in the range x>=1"),
-    (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
-    (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
-    (("--save-cache", "model"), "is a directory"),
+    ("model", ("--prompt", "binary.txt"), "is not"),
+    ("model", ("--plan", "nowhere.json"), "nowhere.json does not exist"),
+    ("model", ("--plan", "broken.json"), "broken.json"),
+    ("model", ("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
+    ("model", ("--plan", "other"), "other"),
+    ("model", ("--chunk", "-5"), "-5 is not in the range x>=1"),
+    ("model", ("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
+    ("model", ("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for"),
+    ("model", ("--save-cache", "model"), "is a directory"),
+    ("encoder", (), "'encoder' is an encoder, which cannot generate text"),
+    ("layers", (), "the plan is for 'model' (Llama: 3 layers"),
+    ("nowhere", (), "nowhere"),
 ]
 
 
@@ -174,14 +164,23 @@ def no_weights(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esscher.engine.models.load.load_model", forbidden)
 
 
-@pytest.mark.parametrize(("options", "message"), BAD, ids=lambda value: " ".join(value)[:40])
-def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], message: str) -> None:
+def refused(here: Path, model: str, options: tuple[str, ...], message: str) -> None:
     before = sorted(here.rglob("*"))
-    result = run(*asked(*options))
+    result = run("generate", model, *asked(*options)[2:])
     assert result.exit_code == 2, result.output + repr(result.exception)
     assert message in " ".join(result.stderr.split())
     assert result.stdout == ""
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("model", "options", "message"), LOADED)
+def test_requests_that_do_not_fit_the_model(here: Path, model, options, message) -> None:
+    refused(here, model, options, message)
+
+
+@pytest.mark.parametrize(("model", "options", "message"), BAD)
+def test_bad_requests(here: Path, no_weights: None, model, options, message) -> None:
+    refused(here, model, options, message)
 
 
 def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
@@ -190,17 +189,3 @@ def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output
     assert result.stdout == run(*asked(*SMALL)).stdout
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("encoder", "'encoder' is an encoder, which cannot generate text"),
-        ("layers", "the plan is for 'model' (Llama: 3 layers"),
-        ("nowhere", "nowhere"),
-    ],
-)
-def test_bad_models(here: Path, no_weights: None, model: str, message: str) -> None:
-    result = run("generate", model, *asked()[2:])
-    assert result.exit_code == 2, result.output
-    assert message in " ".join(result.stderr.split())

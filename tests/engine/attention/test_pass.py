@@ -27,22 +27,6 @@ def tokens(*shape, seed=0, strength=1.0):
     return strength * q, k, v
 
 
-@pytest.mark.parametrize("strength", [1.0, 20.0])
-@pytest.mark.parametrize("queries", ["tokens", "separate"])
-def test_nested_sizes_equal_separate_runs(strength, queries):
-    q, k, v = tokens(2, 3000, 8, strength=strength)
-    sizes = (1, 2, 100, 777, 2048, 3000)
-    nested = attention_statistics(q, k, v, sizes=sizes, queries=queries)
-    for j, n in enumerate(sizes):
-        some = q if queries == "separate" else q[:, :n]
-        alone = attention_statistics(some, k[:, :n], v[:, :n], sizes=(n,), queries=queries)
-        error = 2e-7 * (1 + strength)
-        np.testing.assert_allclose(nested.mean[:, :, j], alone.mean[:, :, 0], atol=error)
-        np.testing.assert_allclose(
-            nested.covariance[:, :, j], alone.covariance[:, :, 0], atol=error
-        )
-
-
 def test_centring_protects_mean_and_covariance():
     q, k, v = tokens(1000, 4)
     near = attention_statistics(q, k, v, sizes=(1000,))

@@ -137,16 +137,3 @@ def test_other_keys_are_taken_as_they_are():
     output, _ = answer(targets, result, keys, values)
     rest, _ = answer(targets, Kept(others, torch.zeros(50)), keys, values)
     torch.testing.assert_close(output + rest, targets.output, rtol=1e-2, atol=1e-2)
-
-
-def test_padding_is_left_out():
-    inputs = prompt(keys=120)
-    valid = torch.ones(1, 120, dtype=torch.bool)
-    valid[:, :30] = False
-    padded = dataclasses.replace(inputs, valid=valid)
-    alone = dataclasses.replace(
-        inputs, q=inputs.q[:, :, 30:], k=inputs.k[:, :, 30:], v=inputs.v[:, :, 30:]
-    )
-    for masked, single in zip(prompt_targets(padded), prompt_targets(alone), strict=True):
-        torch.testing.assert_close(masked.output, single.output)
-        torch.testing.assert_close(masked.log_sum, single.log_sum)

@@ -12,13 +12,11 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import ObservedPrompt, planned_cache
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.cache.repeating import (
-    CHUNK,
     FIRST,
     LATER,
     OVERLAP,
     SUFFIX,
     repeat_prompt,
-    repeat_read,
 )
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.models.loaded import wrap_model
@@ -160,32 +158,6 @@ def test_pieces_are_repeated_as_they_come():
     assert cache.kept.tolist() == [[30, 30]] * 3
     assert cache.get_seq_length() == 120
     assert all(layer.recent is None and layer.running is None for layer in cache.reduced)
-
-
-def test_long_parts_are_repeated_in_chunks():
-    """The same sums as the check takes, in chunks of the same length."""
-    loaded, ids = model(), prompts([70])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    calls = []
-
-    def forward(**given):
-        calls.append(given["input_ids"].shape[1])
-        return loaded.backbone(**given)
-
-    finish = [layer.finish_repetition for layer in cache.reduced]
-    for layer in cache.reduced:
-        layer.finish_repetition = lambda: None
-    read(loaded, cache, ids)
-    repeat_read(forward, cache, {"input_ids": ids}, chunk=32)
-    for layer, decide in zip(cache.reduced, finish, strict=True):
-        del layer.finish_repetition
-        decide()
-    instruction = cache.instruction
-    assert calls == [len(instruction.first) + 1 * len(instruction.suffix) + 32] + [
-        len(instruction.later) + 8 + len(instruction.suffix) + n for n in (32, 6)
-    ]
-    assert cache.get_seq_length() == 70
-    assert CHUNK > 32
 
 
 def test_later_prompts_share_the_budgets():

@@ -79,21 +79,6 @@ def test_visibility_follows_from_the_named_parts(loaded, padding):
         assert torch.equal(*torch.broadcast_tensors(capture.visible()[:, 0], pattern))
 
 
-def test_shapes_and_flags(loaded):
-    shape = loaded.shape
-    (capture,), _ = captured(loaded, tiny_batch(loaded), layers=[-1])
-    assert capture.layer == shape.layers - 1
-    assert capture.q.shape == (2, shape.heads, 21, shape.head_dim)
-    assert capture.k.shape == capture.v.shape == (2, shape.key_heads, 21, shape.head_dim)
-    assert capture.hidden.shape == (2, 21, shape.hidden)
-    assert capture.causal == loaded.causal
-    assert capture.offset == 0
-    assert not capture.q.requires_grad
-    assert capture.group == shape.heads // shape.key_heads
-    if loaded.name == "gpt2 scaled":
-        assert capture.scaling == pytest.approx(8**-0.5 / 3)
-
-
 def test_nothing_is_left_behind(loaded):
     before = footprint(loaded)
     batch = tiny_batch(loaded)

@@ -129,11 +129,6 @@ def test_files_that_transformers_cannot_read(folder, monkeypatch):
     refused(folder, "cannot be loaded", "its files are damaged")
 
 
-def test_pickles_are_not_read(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    refused(folder, "are pickles (pytorch_model.bin)", "esscher.wrap_model(model, tokenizer)")
-
-
 def test_tokenizers_that_do_not_belong(folder):
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
