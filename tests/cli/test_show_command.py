@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
-from esscher.core.dataset_file import from_bytes, to_bytes
-from esscher.runs.result import RESULTS
 from tests.runs.made import unpack
 
 RUNS = (
@@ -24,7 +20,7 @@ RUNS = (
     "tails",
     "domains",
     "plan",
-    "context-run",
+    "context",
 )
 
 
@@ -60,33 +56,6 @@ def test_bad_figures(arguments, message: str, tmp_path: Path, monkeypatch) -> No
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-
-
-def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = unpack("sparse-law", tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    fresh = shutil.copytree(sparse, tmp_path / "fresh")
-    for path in (*(fresh / "parts").iterdir(), fresh / RESULTS):
-        path.unlink()
-    odd = shutil.copytree(sparse, tmp_path / "odd") / RESULTS
-    odd.write_bytes(to_bytes(from_bytes(odd.read_bytes(), "").drop_vars("exponent")))
-    other = shutil.copytree(sparse, tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"kind": "unknown"}))
-    cases = {
-        "nowhere": "nowhere",
-        "empty": "not a run",
-        "fresh": "no results yet",
-        "odd": "exponent is missing",
-        "other": "'unknown'",
-    }
-    before = sorted(tmp_path.iterdir())
-    for name, message in cases.items():
-        result = show(name, "--figure", "main")
-        assert result.exit_code == 2, name
-        assert message in " ".join(result.output.split()), name
-    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("kind", RUNS)

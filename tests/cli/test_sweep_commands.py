@@ -86,12 +86,10 @@ BAD = [
     (("sweep", "gaussian", *SMALL, "--alpha", "1:2"), "1:2"),
     (("sweep", "gaussian", *SMALL, "--alpha", "0:2:3"), "above 0"),
     (("sweep", "gaussian", *SMALL, "--alpha", "1:2:1.5"), "whole number"),
-    (("sweep", "gaussian", *SMALL, "--alpha", "x:2:3"), "'x' is not a number"),
     (
         ("sweep", "gaussian", *SMALL, "--alpha=-1,1"),
         "alpha is [-1.0, 1.0]; each entry must be a number above 0",
     ),
-    (("sweep", "gaussian", *SMALL, "--seed", "-1"), "seed is -1"),
     (("sweep", "gaussian", *SMALL, "--workers", "0"), "workers is 0"),
     (("sweep", "gaussian", *SMALL, "--workers", "100000"), "workers is 100000, but"),
     (("sweep", "gaussian", *SMALL, "--precision", "0"), "precision is 0"),

@@ -70,10 +70,7 @@ def test_a_law_without_limit_is_an_answer() -> None:
 BAD = [
     (("theory",), "--horizon 1.5"),
     (("theory", "--horizon", "-1"), "horizon is -1.0"),
-    (("theory", "--horizon", "nan"), "nan"),
-    (("theory", "--horizon", "x"), "x"),
     (("theory", "--horizon", "1", "--spectrum", "1"), "either"),
-    (("theory", "--spectrum", "1,two"), "two"),
     (("theory", "--spectrum", "1,2", "--dim", "3"), "--dim is 3"),
     (("theory", "--horizon", "1", "--dim", "0"), "--dim is 0"),
     (("theory", "--horizon", "1", "--law", "cauchy"), "cauchy"),
@@ -83,7 +80,6 @@ BAD = [
     (("theory", "--horizon", "1", "--sizes", "1"), "n = 1"),
     (("theory", "--horizon", "1", "--sizes", "100:10"), "100:10"),
     (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
-    (("theory", "--horizon", "1", "--sizes", "a:b"), "'a' is not a number"),
     (("theory", "--horizon", "1", "--figure", "a.svg"), "--sizes"),
     (("theory", "--horizon", "1", "--sizes", "10,20", "--figure", "x.gif"), "x.gif"),
     (("nonsense",), "nonsense"),

@@ -35,7 +35,7 @@ KINDS = (
     "tails",
     "domains",
     "plan",
-    "context-run",
+    "context",
 )
 RESULT = "results.safetensors"
 

@@ -8,6 +8,7 @@ import torch
 from esscher.engine.cache.budgets import RECENT, SINKS, Keeping, TokenBudgets
 from esscher.engine.cache.selection import PlannedRule, reduced_attention
 from esscher.engine.models.transformers_library import quiet
+from tests.engine.models.tiny import tiny_model
 
 NEW = 6
 #: Tokens always kept of a long prompt, and of a short one.
@@ -21,6 +22,11 @@ def room_for(name):
     if name == "gemma3":
         return {}
     return LEARNED if name.startswith("gpt2") else ROTARY
+
+
+def decoder(name="llama", **options):
+    """A tiny decoder without a tokenizer, with uneven attention."""
+    return tiny_model(name, strength=4.0, **room_for(name), **options)
 
 
 def budgets_for(

@@ -21,8 +21,7 @@ from esscher.engine.cache.storage import (
     packed,
 )
 from tests.engine.cache.inputs import layer_inputs
-from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
-from tests.engine.models.tiny import tiny_model
+from tests.engine.cache.plans import budgets_for, decoder, padded, prompts
 
 TOKENS = 90
 
@@ -63,10 +62,6 @@ def test_lists_with_other_values(dtype):
     assert torch.equal(result.one(0)[1], first[1][first[2].index])
 
 
-def model(name="llama"):
-    return tiny_model(name, strength=4.0, **room_for(name))
-
-
 def filled(inputs, weight=None, listed=30, index=None):
     """The first keys in lists, the others in a tail."""
     index = torch.arange(listed) if index is None else index
@@ -90,7 +85,7 @@ def scored(loaded, inputs, layer, score="all"):
 @pytest.mark.parametrize("score", ["all", "last"])
 def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
     """Twice the same key, against one of weight 2: the same for all other tokens."""
-    loaded = model()
+    loaded = decoder()
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0, strength=2.0)
     for x in (inputs.k, inputs.v):
         x[:, :, 1] = x[:, :, 0]
@@ -120,7 +115,7 @@ def steps(loaded, cache, count, batch=1):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
     """Saved and loaded, copied, repeated and chosen: selected again as it would have been."""
-    loaded, text = model(name), prompts([60])[0][None]
+    loaded, text = decoder(name), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.4), decode="budget", length=60)
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=cache)
@@ -145,7 +140,7 @@ def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
 
 def test_scores_of_before_count():
     """Without them other tokens are kept of a prompt in pieces."""
-    loaded, text = model(), prompts([160])[0][None]
+    loaded, text = decoder(), prompts([160])[0][None]
     caches = []
     for forget in (False, True):
         cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40)
@@ -169,7 +164,7 @@ def test_scores_of_before_count():
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_texts_of_a_batch_in_pieces(side):
     """A text that ends, or begins, in another piece than the longest one."""
-    loaded, texts = model(), prompts((120, 50))
+    loaded, texts = decoder(), prompts((120, 50))
     budgets = budgets_for(loaded, 0.4)
     together = planned_cache(loaded, budgets, chunk=40)
     batch = padded(texts, side)

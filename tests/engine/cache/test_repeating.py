@@ -29,17 +29,10 @@ from tests.engine.cache.plans import (
     padded,
     prompts,
     read,
-    room_for,
 )
-from tests.engine.models.folders import decoder_tokenizer
-from tests.engine.models.tiny import tiny_model
+from tests.engine.cache.reading import decoder
 
 REPEAT = {"score": "repeat"}
-
-
-def model(name="llama"):
-    bare = tiny_model(name, strength=4.0, **room_for(name))
-    return wrap_model(bare.model, decoder_tokenizer(), name=name)
 
 
 def read_batch(loaded, cache, batch):
@@ -68,7 +61,7 @@ def same_lists(result, expected):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma2", "gemma3_text", "smollm3"])
 def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
-    loaded, ids = model(name), prompts([70])[0]
+    loaded, ids = decoder(name), prompts([70])[0]
     budgets = budgets_for(loaded, 0.3, spread=0.5)
     cache = planned_cache(loaded, budgets, seed=3, **REPEAT)
     read(loaded, cache, ids[None])
@@ -101,7 +94,7 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
 )
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
-    loaded, texts = model(name), prompts((70, 41, 3))
+    loaded, texts = decoder(name), prompts((70, 41, 3))
     budgets = budgets_for(loaded, 0.4)
     batch = padded(texts, side)
     if "chunk" in options:
@@ -123,7 +116,7 @@ def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_generation(side, options):
     """All kept: dense. Part kept: beams and inference mode work."""
-    loaded, batch = model(), padded(prompts((60, 41, 3)), side)
+    loaded, batch = decoder(), padded(prompts((60, 41, 3)), side)
     full = planned_cache(loaded, budgets_for(loaded, 0.999), **REPEAT, **options)
     dense = logits_of(generated(loaded, batch))
     if side == "left" or "chunk" not in options:
@@ -138,7 +131,7 @@ def test_generation(side, options):
 
 def test_pieces_are_repeated_as_they_come():
     """Only a piece is held whole, and repeated after an instruction of its own."""
-    loaded, ids = model(), prompts([120])[0][None]
+    loaded, ids = decoder(), prompts([120])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40, **REPEAT)
     seen = []
     handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
@@ -162,7 +155,7 @@ def test_pieces_are_repeated_as_they_come():
 
 def test_later_prompts_share_the_budgets():
     """With decode="budget" a long second turn is repeated too; single tokens are not."""
-    loaded, (first, second) = model(), prompts((40, SLACK + 10))
+    loaded, (first, second) = decoder(), prompts((40, SLACK + 10))
     cache = planned_cache(loaded, budgets_for(loaded, 0.3), decode="budget", **REPEAT)
     calls = []
     handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
@@ -181,7 +174,7 @@ def test_later_prompts_share_the_budgets():
 
 
 def test_a_tokenizer_is_needed(tmp_path):
-    loaded = model()
+    loaded = decoder()
     bare = wrap_model(loaded.model, name="bare")
     with pytest.raises(InputError, match=r"'bare' was loaded without a tokenizer.*score='all'"):
         planned_cache(bare, budgets_for(bare), **REPEAT)
@@ -198,7 +191,7 @@ def test_a_tokenizer_is_needed(tmp_path):
 
 
 def test_refusals():
-    loaded, ids = model(), prompts([120])[0][None]
+    loaded, ids = decoder(), prompts([120])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
     with pytest.raises(InputError, match=r"reads 200 tokens.* of 120 tokens .*\(chunk=\.\.\.\)"):
         read(loaded, cache, ids)
@@ -219,7 +212,7 @@ def test_refusals():
 @pytest.mark.parametrize(("at", "chunk"), [(0, None), (1, None), (1, 30), (3, 30)])
 def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
     """In the first reading or in the repetition, of any piece."""
-    loaded, ids = model(), prompts([60])[0][None]
+    loaded, ids = decoder(), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     expected = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     read(loaded, expected, ids)
@@ -250,7 +243,7 @@ def state(cache):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text", "qwen3"])
 def test_the_cache_is_as_it_was(name):
-    loaded, ids = model(name), prompts([70])[0]
+    loaded, ids = decoder(name), prompts([70])[0]
     cache = read_prompt(loaded, ids, lambda inputs: None)
     before, tensors = state(cache), [layer.keys for layer in cache.layers]
     repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None, chunk=32)
@@ -274,7 +267,7 @@ def test_the_cache_is_as_it_was(name):
 
 def test_what_is_read():
     """Chunk by chunk, each after the prompt alone, as one would read it."""
-    loaded, ids = model(), prompts([70])[0]
+    loaded, ids = decoder(), prompts([70])[0]
     cache = read_prompt(loaded, ids, lambda inputs: None)
     seen = []
 

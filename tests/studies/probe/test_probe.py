@@ -26,8 +26,8 @@ from esscher.studies.probe.study import TOLERANCES, ProbeData
 from tests.engine.models.demo import demo_model
 from tests.engine.models.folders import decoder_tokenizer, encoder_tokenizer, save, tiny, words
 from tests.engine.models.tiny import tiny_model
+from tests.runs.stack import stored
 from tests.runs.stopped import stopped_at
-from tests.runs.stored import stored_bytes
 from tests.studies.probe.sizes import SEQUENCES, SMALL, same_numbers
 
 
@@ -178,7 +178,7 @@ def test_a_kill_and_workers_leave_the_same_file(mode: str, pool: LocalPool, tmp_
     for result in (there, again):
         same_numbers(result.data, whole.data)
         assert not list(result.folder.glob("cloud*"))
-    assert stored_bytes(tmp_path / "whole") == stored_bytes(tmp_path / "there")
+    assert stored(tmp_path / "whole") == stored(tmp_path / "there")
 
 
 @pytest.mark.parametrize(
