@@ -1,8 +1,17 @@
-"""Tables as commands print them, read back column by column."""
+"""Run commands, and read the tables that they print column by column."""
 
 from __future__ import annotations
 
 import re
+
+from click.testing import CliRunner, Result
+
+from esscher.cli import main
+
+
+def run(*words: object, **options: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words], **options)  # type: ignore[arg-type]
 
 
 def table_of(output: str, title: str) -> list[dict[str, str]]:

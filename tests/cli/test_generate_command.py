@@ -6,20 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli.program import main
-from tests.cli.printed import before_next, table_of
+from tests.cli.printed import before_next, run, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
 from tests.runs.stack import run_stack
 
 SMALL = ("--max-new-tokens", "12")
-
-
-def run(*arguments: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(main, list(arguments), input=text)
 
 
 def save_decoder(folder: Path, **options: object) -> None:

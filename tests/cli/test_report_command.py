@@ -6,17 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import esscher
-from esscher.cli.program import main
 from esscher.show.render import GENERATOR
+from tests.cli.printed import run
 
 SWEEP = "sweep gaussian --horizon 0.5 --sizes 20,40,80 --replicates 4 --no-predict --out"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from esscher.cli import main
+from esscher.runs.result import RESULTS
 from tests.runs.made import unpack
 
 RUNS = (
@@ -56,6 +57,19 @@ def test_bad_figures(arguments, message: str, tmp_path: Path, monkeypatch) -> No
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = unpack("sparse-law", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for path in (*(fresh / "parts").iterdir(), fresh / RESULTS):
+        path.unlink()
+    for name, said in {"nowhere": "nowhere", "empty": "not a run", "sparse-law": "no res"}.items():
+        result = show(name, "--figure", "main")
+        assert result.exit_code == 2, name
+        assert said in " ".join(result.output.split()), name
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "sparse-law"}
 
 
 @pytest.mark.parametrize("kind", RUNS)

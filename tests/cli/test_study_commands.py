@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from esscher.cli.program import main
-from tests.cli.printed import before_next
+from tests.cli.printed import before_next, run
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
 
 #: Commands that are quick, and words of their tables.
@@ -45,10 +43,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(place)
     return place
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, list(map(str, arguments)))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])

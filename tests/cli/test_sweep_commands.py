@@ -6,19 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from esscher.cli import main
 from esscher.runs.folder import run_lock
-from tests.cli.printed import before_next, table_of
+from tests.cli.printed import before_next, run, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 #: The same without predictions, which take most of the time.
 MEASURED = (*SMALL, "--no-predict")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"COLUMNS": "200"})
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:

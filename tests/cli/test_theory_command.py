@@ -9,14 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli import main
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+from tests.cli.printed import run
 
 
 def test_theory_prints_json() -> None:

@@ -758,7 +758,7 @@ def judge_downstream(data: PaperData, settings: PaperSettings) -> Judgement:
         f"{int(data.tokens.texts)} passages and {int(data.texts.texts)} short texts that come with "
         "Python, two small models; keys are drawn independently in every layer, the tokens that "
         "ask are never left out.",
-        "more texts and draws",
+        "More texts and draws.",
     )
 
 
@@ -960,7 +960,7 @@ def judge_causal(data: PaperData, settings: PaperSettings) -> Judgement:
         f"Tokens are drawn independently from {int(causal.tokens):,} of "
         f"{settings.text}, which real passages are not; what a head would do beyond that many "
         f"different tokens is not seen. {int(causal.heads)} heads stand for the model.",
-        "more heads and larger clouds",
+        "More heads and larger clouds.",
     )
 
 

@@ -102,8 +102,8 @@ def notes(result: Result[PaperSettings]) -> list[str]:
     ]
     return [
         *said,
-        "Each verdict comes from a stated rule: --all prints the rules, and the report has them "
-        "with the figures, the weakest point of every claim, and the command that redoes it alone.",
+        "Each verdict comes from a stated rule: the report has the rules, the figures, the weakest "
+        "point of every claim, and the command that redoes it alone.",
     ]
 
 
