@@ -29,11 +29,6 @@ class Options:
 OPTIONS = {o.name: o for o in options_of(Options)}
 
 
-def test_options_are_described_by_their_fields():
-    assert OPTIONS["count"].help == "How many."
-    assert OPTIONS["sizes"].metavar == "A:B:K"
-
-
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [

@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import esscher
 from esscher.cli.program import main
 from esscher.cli.study import study_command
 from esscher.core.errors import InputError
 from esscher.runs import registry
+from tests.cli.printed import run
 from tests.docs.pages import ROOT, blocks
 from tests.engine.models.folders import WORDS, save
 
@@ -49,10 +49,6 @@ def files(tmp_path):
     words = np.random.default_rng(0).choice(WORDS, size=2000)
     (tmp_path / "text.txt").write_text(" ".join(words))
     return [str(tmp_path / "model"), "--text", str(tmp_path / "text.txt")]
-
-
-def run(*words: str):
-    return CliRunner().invoke(main, list(words))
 
 
 def test_the_guides_study_has_everything(guide, files, tmp_path):

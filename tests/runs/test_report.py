@@ -44,12 +44,6 @@ def report_of(tmp_path_factory):
     return text
 
 
-@cache
-def page(name):
-    """The page of a small run, made once."""
-    return page_of(make(name)[1])
-
-
 def data_of(text):
     """The data of all tables, and the charts, by the names of their places."""
     return {name: json.loads(data) for name, data in DATA.findall(text)}
@@ -91,7 +85,7 @@ def test_data_cannot_end_its_element():
 def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     """In their order, and each with the numbers that files have."""
     charts = data_of(report_of("probe"))["charts"]["charts"]
-    parts = [part for part in page("probe").parts if isinstance(part, Drawn)]
+    parts = [part for part in page_of(make("probe")[1]).parts if isinstance(part, Drawn)]
     assert [part.title for part in parts] == [
         "Every head",
         "Tokens for 10% output error",

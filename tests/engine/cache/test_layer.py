@@ -138,29 +138,6 @@ def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
         assert torch.equal(steps(loaded, other, SLACK + 6), expected)
 
 
-def test_scores_of_before_count():
-    """Without them other tokens are kept of a prompt in pieces."""
-    loaded, text = decoder(), prompts([160])[0][None]
-    caches = []
-    for forget in (False, True):
-        cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40)
-
-        def forget_scores(module, given, cache=cache, forget=forget):
-            for layer in cache.reduced:
-                layer.running = None if forget else layer.running
-
-        handle = loaded.backbone.embed_tokens.register_forward_pre_hook(forget_scores)
-        with torch.no_grad():
-            loaded.model(input_ids=text, past_key_values=cache)
-        handle.remove()
-        caches.append(cache)
-        assert all(layer.running is None for layer in cache.reduced)
-    first, second = (cache.layers[1].segments for cache in caches)
-    assert first.keys.shape != second.keys.shape or not torch.allclose(
-        first.log_weight, second.log_weight
-    )
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_texts_of_a_batch_in_pieces(side):
     """A text that ends, or begins, in another piece than the longest one."""
