@@ -113,7 +113,7 @@ def test_a_comparison(here: Path) -> None:
         likely = data["likelihood"][name]
         chance = "unlikely" if likely is None else f"{likely:.1%} likely"
         assert f'{name} ({chance} for dense): "{rest}"' in result.stdout
-    rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
+    rows = {row["what"]: row for row in table_of(result.stdout, "Speed and memory")}
     assert set(rows) == {"prompt, seconds", "generated, tokens/s", "cache", "peak memory"}
     ratio = data["plan"]["cache_bytes"] / data["dense"]["cache_bytes"]
     assert float(rows["cache"]["plan / dense"]) == pytest.approx(ratio, rel=0.01)

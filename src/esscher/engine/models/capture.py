@@ -128,7 +128,7 @@ def check_readable(implementation: str) -> None:
 
 
 def attention_configs(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
-    """Every configuration that attention modules, or the masks made for them, look at."""
+    """Configurations that attention modules, or the masks made for them, read."""
     configs = {id(holder.config): holder.config for holder in (*modules, model)}
     return list(configs.values())
 
