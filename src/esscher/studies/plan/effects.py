@@ -250,28 +250,21 @@ def layer_effects(
             distance = values.square().sum(-1) - 2 * (y @ values.T) + y.square().sum(-1, True)
             distance = distance.clamp(min=0.0)
             shares = weights.square()
-            distance = shares * distance
-            squares.append(
-                _by_bits(
-                    distance.sum(0),
-                    {
-                        bits: (
-                            ((query @ of_keys.T).square() * distance).sum(0),
-                            shares.sum(0) * of_values.square().sum(-1),
-                        )
-                        for bits, (of_keys, of_values) in wrong.items()
-                    },
+            apart = shares * distance
+            rounded = {
+                bits: (
+                    ((query @ of_keys.T).square() * apart).sum(0),
+                    shares.sum(0) * of_values.square().sum(-1),
                 )
-                / count
-            )
+                for bits, (of_keys, of_values) in wrong.items()
+            }
+            squares.append(_by_bits(apart.sum(0), rounded) / count)
             lost = _without_smallest(weights[:, order], values[order], y, rooms)
             forgotten += torch.einsum("rqd,sqd->rs", slope, lost)
             square[h, LARGEST, 0] = lost.square().sum((-1, -2)).double().numpy() / count
         effect[g, LARGEST, 0] = forgotten.square().mean(0).double().numpy() / 2
-        both = {
-            bits: (a, b) for bits, (a, b) in ((n, x.square().mean(1)) for n, x in moved_by.items())
-        }
-        costs = np.stack([_by_bits(moves.square().mean(0), both) / 2, *squares])
+        by_bits = {bits: x.square().mean(1) for bits, x in moved_by.items()}
+        costs = np.stack([_by_bits(moves.square().mean(0), by_bits) / 2, *squares])
         # of the sample, and of rounding what is kept of it
         of_bits = (costs - costs[:, :1]).sum(-1)[..., None]
         for p, power in enumerate(POWERS):
@@ -281,7 +274,7 @@ def layer_effects(
     return effect, square, norm
 
 
-def _by_bits(sampled: Tensor, rounded: Mapping[int, tuple[Tensor, Tensor]]) -> Array:
+def _by_bits(sampled: Tensor, rounded: Mapping[int, Sequence[Tensor] | Tensor]) -> Array:
     """Squares by the bits of ``ALL_BITS``, [bits, keys]: of sampling keys, and of rounding them.
 
     ``rounded`` has squares of rounding keys and of rounding values, by their bits.
