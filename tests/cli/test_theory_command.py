@@ -9,14 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli import main
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+from tests.cli.printed import run
 
 
 def test_theory_prints_json() -> None:
@@ -65,10 +60,7 @@ def test_a_law_without_limit_is_an_answer() -> None:
 BAD = [
     (("theory",), "--horizon 1.5"),
     (("theory", "--horizon", "-1"), "horizon is -1.0"),
-    (("theory", "--horizon", "nan"), "nan"),
-    (("theory", "--horizon", "x"), "x"),
     (("theory", "--horizon", "1", "--spectrum", "1"), "either"),
-    (("theory", "--spectrum", "1,two"), "two"),
     (("theory", "--spectrum", "1,2", "--dim", "3"), "--dim is 3"),
     (("theory", "--horizon", "1", "--dim", "0"), "--dim is 0"),
     (("theory", "--horizon", "1", "--law", "cauchy"), "cauchy"),
@@ -78,7 +70,6 @@ BAD = [
     (("theory", "--horizon", "1", "--sizes", "1"), "n = 1"),
     (("theory", "--horizon", "1", "--sizes", "100:10"), "100:10"),
     (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
-    (("theory", "--horizon", "1", "--sizes", "a:b"), "'a' is not a number"),
     (("nonsense",), "nonsense"),
 ]
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from esscher.core.codec import Amount, Interval, Record
 from esscher.core.errors import InputError
-from esscher.core.shown import about
+from esscher.core.shown import rounded
 from esscher.core.validation import Array, as_nonnegative, as_numbers
 from esscher.math.statistics.intervals import LEVEL
 
@@ -448,7 +448,7 @@ def received_exponent(
         )
     elif n < BEYOND * as_nonnegative(burn_in, "burn_in"):
         reasons.append(
-            f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {about(burn_in)}: the "
+            f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {rounded(burn_in)}: the "
             "tail is not there yet, and k-hat is too small"
         )
     exponent, smallest, largest = (float(np.clip(1 - k, 0.0, 0.5)) for k in (shape.k, high, low))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.core.errors import UndefinedError
-from esscher.core.shown import about
+from esscher.core.shown import rounded
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_queries, as_sizes
 from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
@@ -100,7 +100,7 @@ class Prediction:
             text = f"The asymptotic rate of this head ({horizon}) is not known"
             if curve is None:
                 return f"{text}."
-            low, high = about(curve.sizes[0]), about(curve.sizes[-1])
+            low, high = rounded(curve.sizes[0]), rounded(curve.sizes[-1])
             slope = f"n^-{curve.slope():.3f}"
             return f"{text}; its mean output falls like {slope} from n = {low} to {high}."
         beta = self.exponents.mean
@@ -115,9 +115,9 @@ class Prediction:
             slope = f"{curve.local_slopes()[-1]:.3f}"
             text += f". At these sizes the rate is not reached: the last local slope is {slope}"
         else:
-            text += f". At these sizes the rate holds from n = {about(rate)} on"
+            text += f". At these sizes the rate holds from n = {rounded(rate)} on"
         if self.constant("mean") is not None:
-            reached = "is not reached" if constant is None else f"from n = {about(constant)} on"
+            reached = "is not reached" if constant is None else f"from n = {rounded(constant)} on"
             text += f", the constant {reached}"
         return f"{text}."
 
@@ -125,7 +125,7 @@ class Prediction:
     def burn_in_text(self) -> str:
         """The burn-in in print, also where it exceeds the range of floats."""
         log10 = self.log_burn_in / np.log(10)
-        return about(10**log10) if log10 < 15 else f"10^{log10:.1f}"
+        return rounded(10**log10) if log10 < 15 else f"10^{log10:.1f}"
 
     def table(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
