@@ -199,9 +199,9 @@ def measure_ball(unit: Unit, settings: PaperSettings) -> BallErrors:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
     radius, n, replicates = unit["radius"], unit["n"], unit["replicates"]
     seed = settings.seed + round(1000 * radius)
-    suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, [n], replicates, seed=seed)
+    suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, n, replicates, seed)
     data = BallErrors.new(radius=[radius], size=[n], replicate=range(replicates))
-    data.error = np.asarray(suprema[0])[None, :, None]
+    data.error = suprema[None, :, None]
     data.paper_bound = [[np.exp(log_ball_bound(1.0, radius, mean_norm=0.0) - np.log(n) / 2)]]
     return data
 

@@ -180,7 +180,7 @@ def measure_effects(
         sliding.append(inputs.layer)
         _, heads, _, _ = inputs.output_shape
         shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
-        norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
+        norm = inputs.original()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
         layers.append((np.zeros((inputs.k.shape[1], *shape)), np.zeros((heads, *shape)), norm))
 
     reader.read(measure)
@@ -217,7 +217,7 @@ def layer_effects(
     """
     group, heads = inputs.group, inputs.q.shape[1]
     prefix, count = len(certain), inputs.q.shape[2]
-    outputs = inputs.own()[0].to(torch.float32)
+    outputs = inputs.original()[0].to(torch.float32)
     shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
     effect = np.full((heads // group, *shape), np.nan)
     square = np.full((heads, *shape), np.nan)
@@ -339,7 +339,7 @@ def output_gradients(
     moved: list[Tensor] = []
 
     def replacement(inputs: LayerInputs) -> Tensor:
-        exact = inputs.own()
+        exact = inputs.original()
         moved.append(torch.zeros(exact.shape, dtype=exact.dtype).requires_grad_())
         return exact + moved[-1]
 
