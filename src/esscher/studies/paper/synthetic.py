@@ -16,7 +16,7 @@ from esscher.engine.attention import attention_statistics
 from esscher.math.heads import Head, gaussian_head, weight_head
 from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
-from esscher.math.statistics import LEVEL, Rate, fit_rate, resample, resampling_counts
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
 from esscher.math.statistics.intervals import FEWEST
 from esscher.math.theory import (
     hardmax_curve,
@@ -537,21 +537,28 @@ def simultaneous_band(errors: Array, sizes: Array, rates: Sequence[Rate], seed: 
     exponents = np.array([rate.exponent for rate in rates])
     if count < 2:
         return np.stack([exponents, *np.full((2, scales), np.nan)], axis=-1)
-    scores, error = [], []
+    columns = []  # how every replicate moves the exponent of a scale
     for replicates, rate in zip(errors, rates, strict=True):
         x, weights = np.log(rate.sizes), np.array(rate.weights)
         centred = x - weights @ x
-        slope = (-weights * centred / (weights @ centred**2))[None]
-        used = np.isin(sizes, rate.sizes)
-        # of one seed: every scale sees the same resamples
-        resamples = resample(replicates[:, used], sizes[used], seed)
-        scores.append(np.abs(resamples.deviations(slope)[:, 0]))
-        error.append(resamples.standard_errors(slope)[0])
+        slope = -weights * centred / (weights @ centred**2)
+        used = replicates[:, np.isin(sizes, rate.sizes)]
+        columns.append((used / used.mean(axis=0) - 1) @ slope)
+    moved = np.column_stack(columns)
+    error = moved.std(axis=0, ddof=1) / np.sqrt(count)
     if count < FEWEST:
         factor = float(scipy.special.stdtrit(count - 1, 1 - (1 - LEVEL) / 2 / scales))
     else:
-        factor = float(np.quantile(np.max(scores, axis=0), LEVEL))
-    half = factor * np.array(error)
+        moved = moved - moved.mean(axis=0)
+        stream = random_stream(seed, "joint exponents", count)
+        picks = resampling_counts(count, RESAMPLES, stream) / count
+        mean = picks @ moved
+        variance = np.maximum(picks @ moved**2 - mean**2, 0.0) / (count - 1)
+        # a resample of one replicate repeated has no spread: very far, not infinite
+        smallest = 1e-6 * moved.std(axis=0) + np.finfo(float).tiny
+        scores = np.abs(mean) / np.maximum(np.sqrt(variance), smallest)
+        factor = float(np.quantile(scores.max(axis=1), LEVEL))
+    half = factor * error
     return np.stack([exponents, exponents - half, exponents + half], axis=-1)
 
 
