@@ -318,7 +318,8 @@ def summarise_windows(
 ) -> Curves:
     """Root mean squares over heads and their exponent; passages are what is independent."""
     raw = Errors(joined(cells, "replicate"))
-    sizes, curves = raw.dataset["size"].values, np.sqrt((raw.error**2).mean(["item", "metric"]))
+    sizes = raw.dataset["size"].values
+    curves = (raw.error**2).mean(["item", "metric"]) ** 0.5
     rate = fit_rate(curves.values, sizes, seed=settings.seed)
     data = Curves.new(size=sizes)
     data.error = curves.mean("replicate")
