@@ -5,10 +5,11 @@
     python -m benchmarks.decode --part tokens        # one part
     python -m benchmarks.decode --quick              # short, no file
 
-tokens   Seconds per decoded token, transformers' cache against the planned one, and one with as
-         many tokens in 16, 8 and 4 bits, token by token in turns in one process; and how far both
-         are from the time it takes to read the weights and the cache once at the bandwidth of this
-         machine. The contents of the caches are random numbers: they do not matter for the time.
+tokens   Seconds per decoded token, transformers' cache against the planned one, token by token in
+         turns in one process; and how far both are from the time it takes to read the weights and
+         the cache once at the bandwidth of this machine. The contents of the caches are random
+         numbers: they do not matter for the time.
+bits     The same for the plan, and for as many tokens in 16, 8 and 4 bits.
 prefill  Share of the time of reading a prompt that goes into choosing what is kept.
 held     Bytes that a process gives back when a cache goes, against what the cache says, one
          process per kind of cache.
@@ -32,6 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +111,17 @@ def _timed(work: Any) -> float:
     return time.perf_counter() - start
 
 
-def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
+def measure_tokens(
+    plan: Any,
+    loaded: Any,
+    quick: bool,
+    lengths: Sequence[int] = LENGTHS,
+    batches: Sequence[int] = BATCHES,
+    kinds: Mapping[str, Bits | None] = {"plan": None},
+) -> list[dict[str, Any]]:
     weights = sum(p.nbytes for p in {id(p): p for p in loaded.model.parameters()}.values())
     rows = []
-    lengths, batches, count = ((512,), (1,), 6) if quick else (LENGTHS, BATCHES, TOKENS)
-    kinds = {"plan": None, "16": (16, 16), "8": (8, 8), "4": (4, 4)}
+    lengths, batches, count = ((512,), (1,), 6) if quick else (lengths, batches, TOKENS)
     for batch in batches:
         for length, (kind, bits) in itertools.product(lengths, kinds.items()):
             dense, reduced = filled(plan, loaded, batch, length, bits)
@@ -147,6 +155,11 @@ def measure_tokens(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
             print(_shown(rows[-1]), flush=True)
             del dense, reduced
     return rows
+
+
+def measure_bits(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
+    kinds: dict[str, Bits | None] = {"plan": None, "16": (16, 16), "8": (8, 8), "4": (4, 4)}
+    return measure_tokens(plan, loaded, quick, LENGTHS[1::2], (1,), kinds)
 
 
 def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]:
@@ -353,6 +366,7 @@ def _shown(row: dict[str, Any]) -> str:
 PARTS = {
     "tokens": measure_tokens,
     "prefill": measure_prefill,
+    "bits": measure_bits,
     "held": measure_held,
     "memory": measure_memory,
     "pieces": measure_pieces,

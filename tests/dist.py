@@ -106,9 +106,9 @@ def smoke(package: Path, version: str, place: Path, kernel: bool) -> None:
     home = Path(place_of.strip()).parent
     assert home.is_relative_to(place / "venv"), home
     assert (home / "py.typed").exists()
-    found = run(programs / "python", "-c", KERNEL, **inside).strip()
-    assert (found == "torch") != kernel, found
-    print(f"{package.name}: installed and used, attention by {found}")
+    result = run(programs / "python", "-c", KERNEL, **inside).strip()
+    assert (result == "torch") != kernel, result
+    print(f"{package.name}: installed and used, attention by {result}")
 
 
 def main() -> None:

@@ -56,9 +56,9 @@ CALLED = {
 }
 
 
-def used(found):
-    """What a function returns; read_text reads when it is asked for more."""
-    return list(found) if isinstance(found, Iterator) else found
+def used(value):
+    """The value a function returns; read_text is lazy, so its documents are read here."""
+    return list(value) if isinstance(value, Iterator) else value
 
 
 @pytest.mark.parametrize("name", CALLED)

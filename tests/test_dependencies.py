@@ -31,7 +31,7 @@ def declared() -> set[str]:
 def imported() -> dict[str, str]:
     """Return distribution -> one module that imports it."""
     homes = packages_distributions()
-    found = {}
+    users = {}
     for path in sorted(SOURCE.rglob("*.py")):
         names = []
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -41,8 +41,8 @@ def imported() -> dict[str, str]:
                 names.append(node.module)
         for top in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"esscher"}:
             assert top in homes, f"{path.relative_to(SOURCE)} imports {top}, which is not installed"
-            found[normal(homes[top][0])] = str(path.relative_to(SOURCE))
-    return found
+            users[normal(homes[top][0])] = str(path.relative_to(SOURCE))
+    return users
 
 
 def test_every_import_is_declared():

@@ -1,4 +1,4 @@
-"""What a release says of itself agrees; ``make dist`` builds and tries it."""
+"""Version, changelog and citation agree; ``make dist`` builds a release and tries it."""
 
 from __future__ import annotations
 

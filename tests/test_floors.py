@@ -1,4 +1,4 @@
-"""The house has floors: imports go down, never up."""
+"""Layers of the package: a module imports from its own layer and those below."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import esscher
 
 ROOT = Path(esscher.__file__).parent
-#: From the ground up; what is not in a floor (the public names) lies on top.
+#: From the lowest to the highest; modules outside of them hold the public names.
 FLOORS = ("core", "show", "math", "engine", "runs", "studies", "cli")
 
 

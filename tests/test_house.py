@@ -1,4 +1,4 @@
-"""Tests are a house too: they lie where what they test lies, and do not lean on each other."""
+"""The layout of the tests: folders as in the source, and no imports from other test modules."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import esscher
 
 TESTS = Path(__file__).parent
 SOURCE = Path(esscher.__file__).parent
-#: Folders that are not about one part of the source; CONTRIBUTING.md says what they are.
-BESIDE = {"benchmarks", "docs", "fuzz"}
+#: Folders without a counterpart in the source; CONTRIBUTING.md lists them.
+AUXILIARY = {"benchmarks", "docs", "fuzz"}
 
 
 def test_no_test_imports_another():
-    """What tests share lies in modules that are no tests, or in conftest.py."""
+    """Shared code is in modules without tests, or in conftest.py."""
     wrong = []
     for path in sorted(TESTS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -31,6 +31,6 @@ def test_folders_mirror_the_source():
     wrong = [
         f
         for f in sorted(folders)
-        if f.parts[:1] and f.parts[0] not in BESIDE and not (SOURCE / f).is_dir()
+        if f.parts[:1] and f.parts[0] not in AUXILIARY and not (SOURCE / f).is_dir()
     ]
     assert wrong == []

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import walk_packages
 
-import pytest
-
 import esscher
 from esscher.cli.program import SENTENCES
 
@@ -33,18 +31,18 @@ NUMERICAL = ("numpy", "scipy", "torch", "transformers", "pandas", "xarray", "alt
 
 def brought(code: str, names: Sequence[str], **environment: str) -> list[str]:
     """Which of some packages are there after a piece of code has run in a new process."""
-    asked = (
+    script = (
         f"import json, sys\n{code}\nprint(json.dumps([n for n in {names!r} if n in sys.modules]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", asked],
+        [sys.executable, "-c", script],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | environment,
     )
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def test_heavy_packages_are_loaded_when_used():
@@ -58,21 +56,15 @@ def test_the_package_alone_brings_nothing_numerical():
 
 #: The command line with the words that are put in.
 COMMAND = "from esscher.cli import main\ntry: main({words}, 'esscher')\nexcept SystemExit: print()"
+TAB = {"COMP_WORDS": "esscher\npr", "COMP_CWORD": "1", "_ESSCHER_COMPLETE": "bash_complete"}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-option"]], ids=" ".join)
-def test_help_brings_nothing_numerical(words):
-    assert brought(COMMAND.format(words=words), NUMERICAL) == []
-
-
-def test_the_tab_key_brings_nothing_numerical():
-    asked = {"COMP_WORDS": "esscher\npr", "COMP_CWORD": "1", "_ESSCHER_COMPLETE": "bash_complete"}
-    assert brought(COMMAND.format(words=[]), NUMERICAL, **asked) == []
-
-
-@pytest.mark.parametrize("name", SENTENCES)
-def test_help_of_a_command_brings_nothing_numerical(name):
-    assert brought(COMMAND.format(words=[name, "--help"]), NUMERICAL) == []
+def test_help_and_the_tab_key_bring_nothing_numerical():
+    options = (["--help"], ["--version"], ["--no-such-option"])
+    lines = [*options, *([name, "--help"] for name in SENTENCES)]
+    code = "\n".join(COMMAND.format(words=words) for words in lines)
+    assert brought(code, NUMERICAL) == []
+    assert brought(COMMAND.format(words=[]), NUMERICAL, **TAB) == []
 
 
 def test_dir_lists_every_public_name():
@@ -82,13 +74,13 @@ def test_dir_lists_every_public_name():
 
 def test_no_function_hides_a_module():
     """``import esscher.a.b as c`` walks attributes, so each must lead to the module of its name."""
-    names = [found.name for found in walk_packages(esscher.__path__, "esscher.")]
+    names = [module.name for module in walk_packages(esscher.__path__, "esscher.")]
     hidden = []
     for name in names:
         if name.endswith("__main__"):
             continue
         module = import_module(name)
-        parent, _, own = name.rpartition(".")
-        if getattr(import_module(parent), own) is not module:
+        parent, _, last = name.rpartition(".")
+        if getattr(import_module(parent), last) is not module:
             hidden.append(name)
     assert hidden == []

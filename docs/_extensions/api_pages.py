@@ -39,7 +39,7 @@ LEFT_OUT = {"cli", "__main__", "results", "theory"}
 #: Floors of which every package is a layer of its own.
 FLOORS = {"core", "math", "engine", "studies"}
 #: Short names of modules in annotations that only type checkers resolve.
-ALIASES = {"np": "numpy", "pa": "pyarrow", "pd": "pandas", "xr": "xarray"}
+ALIASES = {"np": "numpy", "pd": "pandas", "xr": "xarray"}
 #: Modules whose names annotations use without importing them at run time.
 ELSEWHERE = ("builtins", "typing", "collections.abc", "pathlib")
 #: Sphinx's own stand-in for an alias, and names that only type checkers see.

@@ -57,8 +57,8 @@ def test_the_same_as_a_plan_and_its_check(run, model, texts):
     curves = rows[(rows["part"] == "curves") & (rows["text"] == "novel") & (rows["budget"] == 0.2)]
     curves = in_best_bits(curves[~curves["configuration"].isin(PUBLISHED)])
     for name, kl in plan.table("check").set_index("configuration")["kl"].items():
-        own = curves[curves["configuration"] == name]["kl"]
-        assert own.mean() == pytest.approx(kl, rel=1e-4)
+        distances = curves[curves["configuration"] == name]["kl"]
+        assert distances.mean() == pytest.approx(kl, rel=1e-4)
     assert curves["bytes"].between(0.18, 0.204).all()
 
 
@@ -73,8 +73,8 @@ def test_layers_with_a_window_are_left_alone(texts, tmp_path):
     rows = rows[(rows["budget"] == 0.2) & ~rows["configuration"].isin(PUBLISHED)]
     rows = in_best_bits(rows)
     for name, kl in plan.table("check").set_index("configuration")["kl"].items():
-        own = rows[rows["configuration"] == name]
-        assert own["kl"].mean() == pytest.approx(kl, rel=1e-4)
+        measured = rows[rows["configuration"] == name]
+        assert measured["kl"].mean() == pytest.approx(kl, rel=1e-4)
 
 
 def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
@@ -83,31 +83,31 @@ def test_the_same_as_the_tasks_of_a_plan(run, model, texts):
     rows = stored_rows(run.out)
     tasks = plan.table("tasks").set_index(["task", "configuration"])
     bits = plan.table("check").set_index("configuration")["bits"].to_dict()
-    for name, found in tasks.loc["needle"].iterrows():
+    for name, row in tasks.loc["needle"].iterrows():
         name = f"{name} {bits[name]}" if name in PUBLISHED else name
-        own = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
-        own = own[(own["budget"] == 0.2) & (own["prefix"] == PREFIX)]
-        assert own["log_probability"].mean() == pytest.approx(found.log_probability, abs=1e-4)
-        assert own["score"].mean() == found.score
+        measured = rows[(rows["part"] == "tasks") & (rows["configuration"] == name)]
+        measured = measured[(measured["budget"] == 0.2) & (measured["prefix"] == PREFIX)]
+        assert measured["log_probability"].mean() == pytest.approx(row.log_probability, abs=1e-4)
+        assert measured["score"].mean() == row.score
 
 
 def test_what_is_there_is_not_done_again(run):
     (first, *_) = sorted(run.out.glob("curves/*/*/results.json"))
     before = first.read_text()
-    found = json.loads(before)
-    lost = found["rows"].pop()
-    first.write_text(json.dumps(found))
+    stored = json.loads(before)
+    lost = stored["rows"].pop()
+    first.write_text(json.dumps(stored))
     others = {p: p.stat().st_mtime_ns for p in run.out.rglob("*") if p.is_file() and p != first}
     run_parts(run, ("curves",), arguments().parse_args(OPTIONS))
     again = json.loads(first.read_text())["rows"]
     assert again[-1]["kl"] == pytest.approx(lost["kl"])
-    assert len(again) == len(found["rows"]) + 1
+    assert len(again) == len(stored["rows"]) + 1
     assert others == {path: path.stat().st_mtime_ns for path in others}
 
 
 def made_rows(texts=3, passages=5):
     """Results in which uniform budgets are exp(1), exp(2), exp(3) times as far as the plan."""
-    found = [
+    rows = [
         {
             "model": "m",
             "prefix": 100,
@@ -123,7 +123,7 @@ def made_rows(texts=3, passages=5):
         for p in range(passages)
         for name, log in (("planned", 0.0), ("uniform", 1.0 + t + 0.1 * (p - 2)), ("snapkv", 2.2))
     ]
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def test_over_several_texts_the_texts_are_the_units():
@@ -161,8 +161,8 @@ def test_tables_are_those_of_the_results(run, tmp_path):
     assert (made["small"]["predicted"] > 0).all()
     table, rows = made["lengths"], made["lengths-rows"]
     every = table[(table["text"] == "all") & (table["configuration"] == "uniform")]
-    own = rows[rows["configuration"] == "uniform"]
-    assert every["kl"].item() == pytest.approx(own["kl"].mean())
+    measured = rows[rows["configuration"] == "uniform"]
+    assert every["kl"].item() == pytest.approx(measured["kl"].mean())
     table, rows = (
         x[(x["budget"] == 0.1) & (x["prefix"] == PREFIX)]
         for x in (made["tasks"], made["tasks-rows"])

@@ -1,4 +1,4 @@
-"""What is handed to kvpress' presses: ratios that keep as many tokens as our rules."""
+"""Ratios handed to kvpress: they keep as many tokens as our rules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_model_is_handed_over_as_it_is(tmp_path):
     assert torch.equal(again(ids).logits, loaded.model(ids).logits)
 
 
-def exported(tmp_path, monkeypatch, curves, **found):
+def exported(tmp_path, monkeypatch, curves, **distances):
     """Compare budgets inside a kvpress that finds given divergences."""
     loaded = tiny("llama")
     np.save(tmp_path / "budgets.npy", curves)
@@ -58,7 +58,9 @@ def exported(tmp_path, monkeypatch, curves, **found):
     def run(python, loaded, ids, prefix, presses, arrays):
         assert np.array_equal(arrays["plan.npy"], curves, equal_nan=True)
         kept = [2 * LAYERS * KEY_HEADS] * len(ids)
-        rows = {p["name"]: {"kl": found.get(p["kind"], [1.0, 1.0]), "kept": kept} for p in presses}
+        rows = {
+            p["name"]: {"kl": distances.get(p["kind"], [1.0, 1.0]), "kept": kept} for p in presses
+        }
         return {"transformers": "5.2.0", **rows}, {}
 
     monkeypatch.setattr(kvpress, "run_presses", run)
@@ -78,12 +80,12 @@ def exported(tmp_path, monkeypatch, curves, **found):
 def test_budgets_of_a_plan_inside_kvpress(tmp_path, monkeypatch, capsys):
     curves = np.full((99, LAYERS, KEY_HEADS), np.nan)
     curves[74] = 0.75
-    found = exported(tmp_path, monkeypatch, curves, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
-    assert set(found) == {
+    result = exported(tmp_path, monkeypatch, curves, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
+    assert set(result) == {
         f"{kind}{scorer}" for scorer in kvpress.SCORERS for kind in ("plan:", "", "adakv:")
     }
-    assert found["adakv:expected"]["ratio"] == pytest.approx(2.0)
-    assert found["plan:expected"]["ratio"] == 1.0
+    assert result["adakv:expected"]["ratio"] == pytest.approx(2.0)
+    assert result["plan:expected"]["ratio"] == 1.0
     assert "| adakv:snapkv | 3.00000 | 2.0 | 2.00 " in capsys.readouterr().out
 
 

@@ -10,7 +10,8 @@ from benchmarks.predictors import CONSTANT, PREDICTORS, predictor_table
 
 def table(measured, **predicted):
     columns = {column: 0.5 for columns in PREDICTORS.values() for column in columns}
-    return predictor_table(pd.DataFrame(columns | dict.fromkeys(PREDICTORS, measured) | predicted))
+    columns |= {f"exponent_{metric}": measured for metric in PREDICTORS}
+    return predictor_table(pd.DataFrame(columns | predicted))
 
 
 def row(frame, metric, name):
@@ -32,7 +33,7 @@ def test_skill():
     measured = 0.45 + 0.05 * rng.standard_normal(60)
     good = measured + 0.01 * rng.standard_normal(60)
     bad = measured + 0.2 * rng.standard_normal(60)
-    frame = table(measured, predicted_mean=good, sharp=bad)
+    frame = table(measured, predicted_exponent_mean=good, sharp_mean=bad)
     first = frame[frame["metric"] == "mean"].iloc[0]
     assert first["predictor"] == "predicted on the range"
     expected = 1 - np.abs(good - measured).mean() / np.abs(0.5 - measured).mean()
@@ -42,6 +43,8 @@ def test_skill():
 
 
 def test_few_heads_have_no_interval():
-    few = row(table([0.4, 0.6], predicted_mean=[0.4, 0.6]), "mean", "predicted on the range")
+    few = row(
+        table([0.4, 0.6], predicted_exponent_mean=[0.4, 0.6]), "mean", "predicted on the range"
+    )
     assert few["skill"] == 1
     assert few["skill_low"] is None

@@ -1,4 +1,4 @@
-"""What people wait for: how a run is compared with the stored one."""
+"""Times of commands: how a run is compared with the stored one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def measured(*ratios: float) -> Measured:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "said"),
+    ("ratios", "message"),
     [
         ((1.4, 1.3), "SLOWER"),
         ((1.4, 1.15), "as stored"),  # within the spread of both
@@ -27,8 +27,8 @@ def measured(*ratios: float) -> Measured:
         ((0.8, 0.9), "faster"),
     ],
 )
-def test_slower_means_beyond_the_spread_of_both_runs(ratios, said) -> None:
-    assert compared("x", measured(*ratios), {"x": measured(1.0, 1.1, 1.2)}).startswith(said)
+def test_slower_means_beyond_the_spread_of_both_runs(ratios, message) -> None:
+    assert compared("x", measured(*ratios), {"x": measured(1.0, 1.1, 1.2)}).startswith(message)
     assert compared("y", measured(*ratios), {"x": measured(1.0)}) == "not stored"
 
 

@@ -1,8 +1,17 @@
-"""Tables as commands print them, read back column by column."""
+"""Run commands, and read the tables that they print column by column."""
 
 from __future__ import annotations
 
 import re
+
+from click.testing import CliRunner, Result
+
+from esscher.cli import main
+
+
+def run(*words: object, **options: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, [str(word) for word in words], **options)  # type: ignore[arg-type]
 
 
 def table_of(output: str, title: str) -> list[dict[str, str]]:
@@ -34,7 +43,7 @@ def table_of(output: str, title: str) -> list[dict[str, str]]:
 
 
 def before_next(output: str) -> str:
-    """What a command printed before it said what to do next."""
+    """Output of a command without its ``Next:`` line."""
     return output.partition("\nNext: ")[0]
 
 
@@ -43,4 +52,4 @@ def _columns(lines: list[str]) -> list[tuple[int, int]]:
     width = max(map(len, lines))
     blank = [all(line[i : i + 1] in ("", " ") for line in lines) for i in range(width)]
     text = "".join(" " if empty else "x" for empty in blank)
-    return [(found.start(), found.end()) for found in re.finditer(r"x+(?: x+)*", text)]
+    return [(match.start(), match.end()) for match in re.finditer(r"x+(?: x+)*", text)]

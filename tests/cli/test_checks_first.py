@@ -1,4 +1,4 @@
-"""What is wrong with a command is said before a model's weights are read, or torch is imported."""
+"""Errors of a command are reported before weights are read, or torch is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_TEXT = {
     "plan": ("--budget", "0.25"),
     "context": ("--tolerance", "0.1"),
 }
-#: What is wrong with any of them, and what is said.
+#: Wrong options of any of them, and the message.
 ANYWHERE = [
     (("--text", "nowhere.txt"), "there is no file or folder 'nowhere.txt'"),
     (("--text", "empty.txt"), "has no text in it"),
@@ -41,7 +41,7 @@ ANYWHERE = [
     (("--out", "other"), "other"),
     (("--out", "full"), "not a run and not empty"),
 ]
-#: What is wrong with one of them.
+#: Wrong options of one of them.
 OWN = [
     ("probe", ("--context", "300"), "reads at most 256"),
     ("probe", ("--mode", "context", "--context", "20"), "a context of at least 54"),
@@ -144,11 +144,11 @@ def no_weights(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esscher.engine.models.load.load_model", forbidden)
 
 
-def refused(arguments: list[str], said: str, place: Path) -> None:
+def refused(arguments: list[str], message: str, place: Path) -> None:
     before = sorted(place.rglob("*"))
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2, result.output + repr(result.exception)
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
     assert sorted(place.rglob("*")) == before
 
 
@@ -159,18 +159,18 @@ def asked(command: str, options: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ONE_TEXT)
-@pytest.mark.parametrize(("options", "said"), ANYWHERE, ids=lambda value: " ".join(value[:2]))
+@pytest.mark.parametrize(("options", "message"), ANYWHERE, ids=lambda value: " ".join(value[:2]))
 def test_any_command(
-    command: str, options: tuple[str, ...], said: str, place: Path, no_weights: None
+    command: str, options: tuple[str, ...], message: str, place: Path, no_weights: None
 ) -> None:
-    refused(asked(command, options), said, place)
+    refused(asked(command, options), message, place)
 
 
-@pytest.mark.parametrize(("command", "options", "said"), OWN)
+@pytest.mark.parametrize(("command", "options", "message"), OWN)
 def test_one_command(
-    command: str, options: tuple[str, ...], said: str, place: Path, no_weights: None
+    command: str, options: tuple[str, ...], message: str, place: Path, no_weights: None
 ) -> None:
-    refused(asked(command, options), said, place)
+    refused(asked(command, options), message, place)
 
 
 @pytest.mark.parametrize(
@@ -185,15 +185,15 @@ def test_laws_are_no_models(command: str, law: str, function: str, place: Path) 
     )
 
 
-@pytest.mark.parametrize(("options", "said"), DOMAINS)
-def test_domains(options: tuple[str, ...], said: str, place: Path, no_weights: None) -> None:
+@pytest.mark.parametrize(("options", "message"), DOMAINS)
+def test_domains(options: tuple[str, ...], message: str, place: Path, no_weights: None) -> None:
     texts = () if "--text" in options else ("--text", "a=a.txt", "--text", "b=demo:docs")
-    refused(["domains", "model", *texts, *options], said, place)
+    refused(["domains", "model", *texts, *options], message, place)
 
 
-@pytest.mark.parametrize(("options", "said"), GENERATE)
-def test_generate(options: tuple[str, ...], said: str, place: Path, no_weights: None) -> None:
-    refused(["generate", "model", "--dense", "--prompt", "a.txt", *options], said, place)
+@pytest.mark.parametrize(("options", "message"), GENERATE)
+def test_generate(options: tuple[str, ...], message: str, place: Path, no_weights: None) -> None:
+    refused(["generate", "model", "--dense", "--prompt", "a.txt", *options], message, place)
 
 
 def test_a_run_with_another_configuration(

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 import esscher
 from esscher.cli import main
 from esscher.runs.progress import Reporter
 from esscher.runs.registry import load
 from esscher.studies.deep import stack as measure
+from tests.cli.printed import run
 from tests.runs.stack import ENVIRONMENT, stack
 
 
@@ -24,10 +24,6 @@ from tests.runs.stack import ENVIRONMENT, stack
 def _command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(main.commands, "stack", stack)
     monkeypatch.setattr(sys, "argv", ["esscher", "stack"])
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
 
 
 def arrives(

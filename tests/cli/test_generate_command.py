@@ -6,20 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 import esscher
-from esscher.cli.program import main
-from tests.cli.printed import before_next, table_of
+from tests.cli.printed import before_next, run, table_of
 from tests.engine.models.folders import decoder_tokenizer, random_words
 from tests.engine.models.folders import save as save_model
 from tests.runs.stack import run_stack
 
 SMALL = ("--max-new-tokens", "12")
-
-
-def run(*arguments: str, text: str | None = None) -> Result:
-    return CliRunner().invoke(main, list(arguments), input=text)
 
 
 def save_decoder(folder: Path, **options: object) -> None:
@@ -69,14 +63,14 @@ def asked(*options: str) -> tuple[str, ...]:
 def test_text_alone_on_standard_output(here: Path) -> None:
     result = run(*asked(*SMALL))
     assert result.exit_code == 0, result.output
-    found = json.loads(run(*asked(*SMALL, "--json")).stdout)
-    assert result.stdout == found["text"] + "\n"
-    said = result.stderr
-    assert "Prompt: 151 tokens in" in said
-    assert "Generated: 12 tokens in" in said
-    assert f" dense; {found['kept']:.1%} of the tokens are kept\n" in said
-    assert "Peak memory: " in said
-    assert len(before_next(said).splitlines()) == 4
+    data = json.loads(run(*asked(*SMALL, "--json")).stdout)
+    assert result.stdout == data["text"] + "\n"
+    stderr = result.stderr
+    assert "Prompt: 151 tokens in" in stderr
+    assert "Generated: 12 tokens in" in stderr
+    assert f" dense; {data['kept']:.1%} of the tokens are kept\n" in stderr
+    assert "Peak memory: " in stderr
+    assert len(before_next(stderr).splitlines()) == 4
 
 
 def test_it_is_what_the_library_gives(here: Path) -> None:
@@ -88,40 +82,40 @@ def test_it_is_what_the_library_gives(here: Path) -> None:
         **inputs, past_key_values=cache, max_new_tokens=12, do_sample=False, pad_token_id=0
     )
     options = ("--seed", "3", "--decode", "budget", "--chunk", "50", "--json")
-    found = json.loads(run(*asked(*SMALL, *options)).stdout)
-    assert found["token_ids"] == out[0, 151:].tolist()
-    assert found["cache_bytes"] == cache.nbytes
+    data = json.loads(run(*asked(*SMALL, *options)).stdout)
+    assert data["token_ids"] == out[0, 151:].tolist()
+    assert data["cache_bytes"] == cache.nbytes
 
 
 def test_dense_needs_no_plan(here: Path) -> None:
     result = run("generate", "model", "--dense", "--prompt", "prompt.txt", *SMALL)
     assert result.exit_code == 0, result.output
     assert ", dense\n" in result.stderr
-    found = json.loads(run(*asked(*SMALL, "--dense", "--json")).stdout)
-    assert found["text"] + "\n" == result.stdout
-    assert found["cache_bytes"] == found["dense_bytes"]
-    assert found["kept"] == 1
-    assert "decode" not in found
+    data = json.loads(run(*asked(*SMALL, "--dense", "--json")).stdout)
+    assert data["text"] + "\n" == result.stdout
+    assert data["cache_bytes"] == data["dense_bytes"]
+    assert data["kept"] == 1
+    assert "decode" not in data
 
 
 def test_a_comparison(here: Path) -> None:
     result = run(*asked(*SMALL, "--compare"))
     assert result.exit_code == 0, result.output
-    found = json.loads(run(*asked(*SMALL, "--compare", "--json")).stdout)
+    data = json.loads(run(*asked(*SMALL, "--compare", "--json")).stdout)
     for name, options in (("dense", ("--dense",)), ("plan", ())):
         alone = json.loads(run(*asked(*SMALL, *options, "--json")).stdout)
-        assert alone["token_ids"] == found[name]["token_ids"]
-        assert alone["cache_bytes"] == found[name]["cache_bytes"]
-    assert found["parts_at"] is not None
-    assert f"They part at token {found['parts_at']} of 12" in result.stdout
+        assert alone["token_ids"] == data[name]["token_ids"]
+        assert alone["cache_bytes"] == data[name]["cache_bytes"]
+    assert data["parts_at"] is not None
+    assert f"They part at token {data['parts_at']} of 12" in result.stdout
     for name in ("dense", "plan"):
-        rest = found[name]["text"].removeprefix(found["common"])
-        likely = found["likelihood"][name]
-        said = "unlikely" if likely is None else f"{likely:.1%} likely"
-        assert f'{name} ({said} for dense): "{rest}"' in result.stdout
-    rows = {row["what"]: row for row in table_of(result.stdout, "What it took")}
+        rest = data[name]["text"].removeprefix(data["common"])
+        likely = data["likelihood"][name]
+        chance = "unlikely" if likely is None else f"{likely:.1%} likely"
+        assert f'{name} ({chance} for dense): "{rest}"' in result.stdout
+    rows = {row["what"]: row for row in table_of(result.stdout, "Speed and memory")}
     assert set(rows) == {"prompt, seconds", "generated, tokens/s", "cache", "peak memory"}
-    ratio = found["plan"]["cache_bytes"] / found["dense"]["cache_bytes"]
+    ratio = data["plan"]["cache_bytes"] / data["dense"]["cache_bytes"]
     assert float(rows["cache"]["plan / dense"]) == pytest.approx(ratio, rel=0.01)
 
 
@@ -133,36 +127,26 @@ def test_a_saved_cache(here: Path, tmp_path: Path) -> None:
     assert f"Cache: {tmp_path / 'cache.safetensors'}" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--prompt", "long.txt", *SMALL), "the prompt has 251 tokens"),
-        (("--chat",), "has no chat template"),
-    ],
-)
-def test_seen_when_the_model_is_loaded(here: Path, options: tuple[str, ...], said: str) -> None:
-    result = run(*asked(*options))
-    assert result.exit_code == 2, result.output
-    assert said in " ".join(result.stderr.split())
-    assert result.stdout == ""
-
-
-def test_a_plan_for_other_weights(here: Path) -> None:
-    result = run("generate", "weights", *asked(*SMALL)[2:])
-    assert result.exit_code == 2, result.output
-    assert "the plan is for 'model' with weights" in " ".join(result.stderr.split())
-
-
+#: Model, options and message of requests that are refused once the model is loaded.
+LOADED = [
+    ("model", ("--prompt", "long.txt", *SMALL), "the prompt has 251 tokens"),
+    ("model", ("--chat",), "has no chat template"),
+    ("weights", SMALL, "the plan is for 'model' with weights"),
+]
+#: The same before its weights are read.
 BAD = [
-    (("--prompt", "binary.txt"), "is not"),
-    (("--plan", "nowhere.json"), "nowhere.json does not exist"),
-    (("--plan", "broken.json"), "broken.json"),
-    (("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
-    (("--plan", "other"), "other"),
-    (("--chunk", "-5"), "-5 is not in the range x>=1"),
-    (("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
-    (("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for the cache"),
-    (("--save-cache", "model"), "is a directory"),
+    ("model", ("--prompt", "binary.txt"), "is not"),
+    ("model", ("--plan", "nowhere.json"), "nowhere.json does not exist"),
+    ("model", ("--plan", "broken.json"), "broken.json"),
+    ("model", ("--plan", "sweep.json"), "sweep.json holds no plan, but a result of another study"),
+    ("model", ("--plan", "other"), "other"),
+    ("model", ("--chunk", "-5"), "-5 is not in the range x>=1"),
+    ("model", ("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
+    ("model", ("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for"),
+    ("model", ("--save-cache", "model"), "is a directory"),
+    ("encoder", (), "'encoder' is an encoder, which cannot generate text"),
+    ("layers", (), "the plan is for 'model' (Llama: 3 layers"),
+    ("nowhere", (), "nowhere"),
 ]
 
 
@@ -174,14 +158,23 @@ def no_weights(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esscher.engine.models.load.load_model", forbidden)
 
 
-@pytest.mark.parametrize(("options", "said"), BAD, ids=lambda value: " ".join(value)[:40])
-def test_bad_requests(here: Path, no_weights: None, options: tuple[str, ...], said: str) -> None:
+def refused(here: Path, model: str, options: tuple[str, ...], message: str) -> None:
     before = sorted(here.rglob("*"))
-    result = run(*asked(*options))
+    result = run("generate", model, *asked(*options)[2:])
     assert result.exit_code == 2, result.output + repr(result.exception)
-    assert said in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
     assert result.stdout == ""
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("model", "options", "message"), LOADED)
+def test_requests_that_do_not_fit_the_model(here: Path, model, options, message) -> None:
+    refused(here, model, options, message)
+
+
+@pytest.mark.parametrize(("model", "options", "message"), BAD)
+def test_bad_requests(here: Path, no_weights: None, model, options, message) -> None:
+    refused(here, model, options, message)
 
 
 def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
@@ -190,17 +183,3 @@ def test_plans_of_run_directories(here: Path, tmp_path: Path) -> None:
     result = run("generate", "model", "--plan", str(tmp_path / "run"), *asked(*SMALL)[4:])
     assert result.exit_code == 0, result.output
     assert result.stdout == run(*asked(*SMALL)).stdout
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("encoder", "'encoder' is an encoder, which cannot generate text"),
-        ("layers", "the plan is for 'model' (Llama: 3 layers"),
-        ("nowhere", "nowhere"),
-    ],
-)
-def test_bad_models(here: Path, no_weights: None, model: str, said: str) -> None:
-    result = run("generate", model, *asked()[2:])
-    assert result.exit_code == 2, result.output
-    assert said in " ".join(result.stderr.split())

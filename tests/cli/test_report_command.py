@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import esscher
-from esscher.cli.program import main
 from esscher.show.render import GENERATOR
+from tests.cli.printed import run
 
 SWEEP = "sweep gaussian --horizon 0.5 --sizes 20,40,80 --replicates 4 --no-predict --out"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +71,6 @@ def test_what_is_no_run(place: Path) -> None:
     refused(run("report", "-o", path), "RUN")
     # one bad run among good ones: nothing is written
     refused(run("report", place / "runs" / "one", place / "empty", "-o", path), "empty")
-    assert not path.exists()
-
-
-def test_damaged_and_unknown_runs(place: Path) -> None:
-    path, one = place / "page.html", place / "runs" / "one"
-    part = next((one / "parts").glob("*.safetensors"))
-    part.write_bytes(b"nonsense")
-    refused(run("report", one, "-o", path), part.name)
-    about = json.loads((one / "config.json").read_text())
-    (one / "config.json").write_text("{")
-    refused(run("report", one, "-o", path), "config.json", "damaged")
-    (one / "config.json").write_text(json.dumps(about | {"kind": "dream"}))
-    refused(run("report", one, "-o", path), "config.json", "'dream'", "probe, sparse")
     assert not path.exists()
 
 

@@ -21,7 +21,7 @@ RUNS = (
     "tails",
     "domains",
     "plan",
-    "context-run",
+    "context",
 )
 
 
@@ -41,7 +41,7 @@ def test_a_figure_in_a_file(ending: str, start: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--figure", "heads"), "there is no chart 'heads' of this result; choose from curve, exp"),
         (("--figure", "main", "-o", "x.gif"), "-o x.gif: the name must end in .png, .svg, .pdf"),
@@ -49,13 +49,13 @@ def test_a_figure_in_a_file(ending: str, start: bytes, tmp_path: Path) -> None:
         (("--figure", "main", "-o", "runs/sweep.png"), "is a directory"),
     ],
 )
-def test_bad_figures(arguments, said: str, tmp_path: Path, monkeypatch) -> None:
+def test_bad_figures(arguments, message: str, tmp_path: Path, monkeypatch) -> None:
     run = unpack("sweep", tmp_path / "runs")
     (tmp_path / "runs" / "sweep.png").mkdir()
     monkeypatch.chdir(tmp_path)
     result = show(run, *arguments)
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert message in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 

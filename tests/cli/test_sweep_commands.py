@@ -6,19 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from esscher.cli import main
 from esscher.runs.folder import run_lock
-from tests.cli.printed import before_next, table_of
+from tests.cli.printed import before_next, run, table_of
 
 SMALL = ("--dim", "2", "--horizon", "0.5", "--sizes", "10:90:3", "--replicates", "3")
 #: The same without predictions, which take most of the time.
 MEASURED = (*SMALL, "--no-predict")
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments), env={"COLUMNS": "200"})
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
@@ -28,15 +27,15 @@ def test_sweep_prints_a_table_and_show_the_same(tmp_path: Path) -> None:
     question, answer, *_ = result.output.splitlines()
     assert question == "How fast does attention over n tokens reach its limit?"
     assert answer.startswith("At H = 0.5 the error of the mean output falls with exponent ")
-    about = "3 replicates of gaussian tokens, d = 2, H = 0.5, queries: tokens, seed 0."
-    assert about in result.output.splitlines()
+    setup = "3 replicates of gaussian tokens, d = 2, H = 0.5, queries: tokens, seed 0."
+    assert setup in result.output.splitlines()
     assert f"\nRun: {out}\n" in result.output
     shown = run("show", str(out))
     assert shown.exit_code == 0
     assert result.output.startswith(before_next(shown.output))
     as_json = run("sweep", "gaussian", *SMALL, "--out", str(out), "--json")
-    found = json.loads(as_json.stdout)
-    assert found == json.loads(run("show", str(out), "--json").stdout)
+    data = json.loads(as_json.stdout)
+    assert data == json.loads(run("show", str(out), "--json").stdout)
 
 
 def test_ls_lists_runs_and_their_states(tmp_path: Path) -> None:
@@ -86,12 +85,10 @@ BAD = [
     (("sweep", "gaussian", *SMALL, "--alpha", "1:2"), "1:2"),
     (("sweep", "gaussian", *SMALL, "--alpha", "0:2:3"), "above 0"),
     (("sweep", "gaussian", *SMALL, "--alpha", "1:2:1.5"), "whole number"),
-    (("sweep", "gaussian", *SMALL, "--alpha", "x:2:3"), "'x' is not a number"),
     (
         ("sweep", "gaussian", *SMALL, "--alpha=-1,1"),
         "alpha is [-1.0, 1.0]; each entry must be a number above 0",
     ),
-    (("sweep", "gaussian", *SMALL, "--seed", "-1"), "seed is -1"),
     (("sweep", "gaussian", *SMALL, "--workers", "0"), "workers is 0"),
     (("sweep", "gaussian", *SMALL, "--workers", "100000"), "workers is 100000, but"),
     (("sweep", "gaussian", *SMALL, "--precision", "0"), "precision is 0"),

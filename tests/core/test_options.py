@@ -29,11 +29,6 @@ class Options:
 OPTIONS = {o.name: o for o in options_of(Options)}
 
 
-def test_options_are_described_by_their_fields():
-    assert OPTIONS["count"].help == "How many."
-    assert OPTIONS["sizes"].metavar == "A:B:K"
-
-
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
@@ -62,9 +57,9 @@ def test_options_are_described_by_their_fields():
     ],
 )
 def test_values_of_the_right_kind_are_taken(name, value, wanted):
-    found = checked(OPTIONS[name], value)
-    assert found == wanted
-    assert type(found) is type(wanted)
+    result = checked(OPTIONS[name], value)
+    assert result == wanted
+    assert type(result) is type(wanted)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from esscher.core.shown import (
-    about,
     announce,
     between,
     counted,
     plain_count,
+    rounded,
     shown,
     two_digits,
     with_error,
@@ -38,7 +38,7 @@ def test_counts_are_plain_numbers(number, words):
 
 def test_nouns_and_estimates():
     assert [counted(n, "head") for n in (0, 1, 1500)] == ["0 heads", "1 head", "1,500 heads"]
-    assert [about(n) for n in (9.487, 950.0, 65_659_969.0)] == ["9.49", "950", "65,700,000"]
+    assert [rounded(n) for n in (9.487, 950.0, 65_659_969.0)] == ["9.49", "950", "65,700,000"]
 
 
 @pytest.mark.parametrize(

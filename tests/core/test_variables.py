@@ -56,7 +56,7 @@ def norms() -> Norms:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda d: d.drop_vars("count"), "count is missing"),
         (lambda d: d.assign(x=("layer", [1, 2])), "it has a variable 'x', which is not known"),
@@ -69,8 +69,8 @@ def norms() -> Norms:
         (lambda d: d.assign_coords(unit=("layer", [1, 2])), "it has labels 'unit', which are not"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(change, said):
+def test_what_does_not_fit_is_refused_by_name(change, message):
     data = norms().dataset
     assert check(data, Norms, "file") is data
-    with pytest.raises(InputError, match=f"file: {said}"):
+    with pytest.raises(InputError, match=f"file: {message}"):
         check(change(data), Norms, "file")

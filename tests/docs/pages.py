@@ -17,12 +17,12 @@ SHELLS = {"sh", "bash", "shell", "console", "text", ""}
 
 def pages() -> list[Path]:
     """Every page that is kept in the repository, but the changelog: it names what is gone."""
-    found = [
+    pages = [
         path
         for path in sorted((ROOT / "docs").rglob("*.md"))
         if not set(path.relative_to(ROOT).parts) & set(GENERATED)
     ]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages]
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ def _words(line: str) -> list[str]:
 
 def anchors(text: str) -> set[str]:
     """Anchors that a forge and the site make of the headings."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for title in re.findall(
         r"^#{1,6} (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M
     ):
         plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", lambda m: m[1] or "", title).strip().lower()
         slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
-        found[slug] = found.get(slug, -1) + 1
-    return {slug if not k else f"{slug}-{k}" for slug, n in found.items() for k in range(n + 1)}
+        counts[slug] = counts.get(slug, -1) + 1
+    return {slug if not k else f"{slug}-{k}" for slug, n in counts.items() for k in range(n + 1)}

@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import esscher
 from esscher.cli.program import main
 from esscher.cli.study import study_command
 from esscher.core.errors import InputError
 from esscher.runs import registry
+from tests.cli.printed import run
 from tests.docs.pages import ROOT, blocks
 from tests.engine.models.folders import WORDS, save
 
@@ -51,10 +51,6 @@ def files(tmp_path):
     return [str(tmp_path / "model"), "--text", str(tmp_path / "text.txt")]
 
 
-def run(*words: str):
-    return CliRunner().invoke(main, list(words))
-
-
 def test_the_guides_study_has_everything(guide, files, tmp_path):
     out = str(tmp_path / "run")
     done = run("norms", *files, "--context", "48", "--out", out)
@@ -69,7 +65,7 @@ def test_the_guides_study_has_everything(guide, files, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", out, "-o", str(page)).exit_code == 0
     assert "Norms of the keys" in page.read_text()
-    # the same call finds everything stored; another one is told what differs
+    # the same call finds everything stored; another first is told what differs
     assert run("norms", *files, "--context", "48", "--out", out).exit_code == 0
     other = run("norms", *files, "--context", "48", "--passages", "5", "--out", out)
     assert other.exit_code == 2
@@ -82,6 +78,6 @@ def test_the_guides_study_has_everything(guide, files, tmp_path):
 def test_the_guides_study_in_other_processes(guide, files):
     done = run("norms", *files, "--json")
     assert done.exit_code == 0, done.output
-    one = json.loads(done.stdout)
-    two = json.loads(run("norms", *files, "--workers", "2", "--json").stdout)
-    assert one["variables"] == two["variables"]
+    first = json.loads(done.stdout)
+    second = json.loads(run("norms", *files, "--workers", "2", "--json").stdout)
+    assert first["variables"] == second["variables"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.docs.pages import ROOT, blocks
@@ -30,9 +29,9 @@ def test_the_family_of_the_guide_reads_attention(monkeypatch: pytest.MonkeyPatch
     seen, _ = tiny.captured(loaded, tiny.tiny_batch(loaded))
     assert len(seen) == loaded.shape.layers
     for capture in seen:
-        own = capture.output.double()
-        error = (capture.attend(torch.float64) - own).abs().max()  # type: ignore[attr-defined]
-        assert error < 2e-6 * own.abs().max()
+        expected = capture.output.double()
+        error = (capture.attend(torch.float64) - expected).abs().max()  # type: ignore[attr-defined]
+        assert error < 2e-6 * expected.abs().max()
 
 
 def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
@@ -62,15 +61,6 @@ def test_the_pattern_of_the_guide_keeps_its_budget_and_is_measured(
     space["DECODER"] = View.of([150, 199], 200, causal=True)
     exec(compile(own_test, "add-a-pattern.md", "exec"), space)
     space["test_dilated_windows_have_every_second_key"]()
-    for causal, window in [(False, None), (True, None), (True, 50), (False, 35)]:
-        view = View.of(np.arange(60, 90, 4), 90, causal=causal, window=window)
-        for budget in (2, 9, 30, int(view.counts.min()) - 1):
-            for keys, first, stop in zip(
-                chosen("dilated", view, budget), view.first, view.stop, strict=True
-            ):
-                assert len(keys) == budget
-                assert first <= min(keys)
-                assert max(keys) < stop
     exec(compile(script, "add-a-pattern.md", "exec"), space)
     assert space["result"].data["pattern"].values.tolist() == ["random", "dilated"]
     assert "dilated" in capsys.readouterr().out

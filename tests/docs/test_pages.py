@@ -1,4 +1,4 @@
-"""What the pages say must exist: files, anchors, commands and their options."""
+"""Files, anchors, commands and options that the pages mention exist."""
 
 from __future__ import annotations
 

@@ -28,33 +28,33 @@ def row(start: str) -> str:
 
 def test_quality_is_that_of_the_finding() -> None:
     table = pd.read_csv(CURVES)
-    own = table[(table["text"] == ALL) & (table["budget"] == BUDGET)].set_index("configuration")
-    others = own.drop(index="planned")
+    rows = table[(table["text"] == ALL) & (table["budget"] == BUDGET)].set_index("configuration")
+    others = rows.drop(index="planned")
     rules = others.drop(index="uniform")
-    assert f"{two_digits(own.loc['planned', 'kl'])} (0 to " in row("distance from the full cache")
-    assert f"{own.loc['planned', 'top1']:.1%}" in row("same most likely")
-    said = README.split("**How much closer is that?**")[1].split("\n\n")[0].replace("\n", " ")
+    assert f"{two_digits(rows.loc['planned', 'kl'])} (0 to " in row("distance from the full cache")
+    assert f"{rows.loc['planned', 'top1']:.1%}" in row("same most likely")
+    paragraph = README.split("**How much closer is that?**")[1].split("\n\n")[0].replace("\n", " ")
 
     def ratio(name: str) -> str:
-        found = own.loc[name, ["over_planned", "over_planned_low", "over_planned_high"]]
-        mean, low, high = map(two_digits, found.astype(float))
+        ratios = rows.loc[name, ["over_planned", "over_planned_low", "over_planned_high"]]
+        mean, low, high = map(two_digits, ratios.astype(float))
         return f"{mean} ({low} to {high}) times as far"
 
     # the best of all others, by both statistics
     assert {others["over_planned"].idxmin(), others["kl"].idxmin()} == {"uniform"}
-    assert f"equal budgets are {ratio('uniform')}" in said
-    assert f"mean KL ({two_digits(own.loc['uniform', 'kl'])})" in said
+    assert f"equal budgets are {ratio('uniform')}" in paragraph
+    assert f"mean KL ({two_digits(rows.loc['uniform', 'kl'])})" in paragraph
     # the closest published rule, by either; two keep the same tokens
     assert rules["kl"].nunique() == 9
-    assert "Of nine different published rules" in said
+    assert "Of nine different published rules" in paragraph
     assert (rules["over_planned"].idxmin(), rules["kl"].idxmin()) == ("adakv", "kvzip")
-    assert f"AdaKV is closest by the ratio, {ratio('adakv')}" in said
-    assert f"KVzip by mean KL ({two_digits(own.loc['kvzip', 'kl'])})" in said
+    assert f"AdaKV is closest by the ratio, {ratio('adakv')}" in paragraph
+    assert f"KVzip by mean KL ({two_digits(rows.loc['kvzip', 'kl'])})" in paragraph
     # texts are the units
-    assert own["texts"].unique().tolist() == [3]
+    assert rows["texts"].unique().tolist() == [3]
     each = table[(table["configuration"] == "uniform") & (table["budget"] == BUDGET)]
     first, second, third = map(two_digits, each[each["text"] != ALL]["over_planned"])
-    assert f"{first}, {second} and {third} times as far" in said
+    assert f"{first}, {second} and {third} times as far" in paragraph
 
 
 @pytest.mark.parametrize(
@@ -63,34 +63,60 @@ def test_quality_is_that_of_the_finding() -> None:
 )
 def test_gains_of_plans_are_those_of_the_finding(text: str, budget: float) -> None:
     table = pd.read_csv(CURVES)
-    own = table[(table["text"] == text) & (table["budget"] == budget)].set_index("configuration")
-    closest = own.drop(index=["planned", "uniform"])["over_planned"].idxmin()
+    rows = table[(table["text"] == text) & (table["budget"] == budget)].set_index("configuration")
+    closest = rows.drop(index=["planned", "uniform"])["over_planned"].idxmin()
     names = ["over_planned", "over_planned_low", "over_planned_high"]
     uniform, rule = (
-        "{} ({} to {})".format(*map(two_digits, own.loc[name, names].astype(float)))
+        "{} ({} to {})".format(*map(two_digits, rows.loc[name, names].astype(float)))
         for name in ("uniform", closest)
     )
     where = "all three" if text == ALL else text
     page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     start = f"| {where}, {100 * budget:g}%"
-    (line,) = (one for one in page.splitlines() if one.startswith(start))
+    (line,) = (line for line in page.splitlines() if line.startswith(start))
     assert line.endswith(f"| {uniform} | {name_of(closest)}, {rule} |")
+
+
+@pytest.mark.parametrize("budget", [0.0625, 0.125, 0.25])
+def test_gains_at_equal_bytes_are_those_of_the_finding(budget: float) -> None:
+    table = pd.read_csv(CURVES.with_name("bytes-smollm2-curves.csv"))
+    own = table[(table["text"] == ALL) & (table["budget"] == budget)].set_index("configuration")
+    rules = own.drop(index=["planned", "uniform"])
+    closest = rules["over_planned"].idxmin()
+
+    def said(name: str, what: str) -> str:
+        names = [what, f"{what}_low", f"{what}_high"]
+        return "{} ({} to {})".format(*map(two_digits, own.loc[name, names].astype(float)))
+
+    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    line = next(x for x in page.splitlines() if x.startswith(f"| {100 * budget:g}% | "))
+    bits = f"{name_of(closest)} in {rules['bits'][closest]:.0f} bits"
+    assert line == (
+        f"| {100 * budget:g}% | {said('planned', 'kl')} | {said('uniform', 'over_planned')} | "
+        f"{bits}, {said(closest, 'over_planned')} | {own.loc['planned', 'top1']:.1%} |"
+    )
+    if budget == 0.125:
+        start = README.index("In bytes: with 12.5%")
+        paragraph = README[start : README.index("\n\n", start)]
+        for name in ("uniform", closest):
+            assert said(name, "over_planned") in paragraph
+        assert said("planned", "kl") in paragraph
 
 
 def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
     stored = json.loads(DECODE.read_text(encoding="utf-8"))
-    times = {(found["batch"], found["length"]): found for found in stored["tokens"]["found"]}
-    one, four, short = times[1, 8192], times[4, 8192], times[1, 1024]
-    said = row("a token after it")
+    times = {(point["batch"], point["length"]): point for point in stored["tokens"]["found"]}
+    single, four, short = times[1, 8192], times[4, 8192], times[1, 1024]
+    paragraph = row("a token after it")
     for key in ("dense_ms", "planned_ms"):
-        assert f"{one[key]:.0f} / {four[key]:.0f} ms" in said
+        assert f"{single[key]:.0f} / {four[key]:.0f} ms" in paragraph
     assert f"{short['dense_ms']:.0f} ms | {short['planned_ms']:.0f} ms" in row(
         "a token after 1,024"
     )
-    reading = {found["length"]: 1 + found["share"] for found in stored["prefill"]["found"]}
+    reading = {point["length"]: 1 + point["share"] for point in stored["prefill"]["found"]}
     assert f"{reading[2048]:.1f} / {reading[8192]:.1f} |" in row("reading a prompt")
     dense = stored["memory"]["found"]["dense_cache_mb"]
-    assert f"{dense:.0f} MB | {dense * one['bytes']:.0f} MB" in row("cache after a prompt")
+    assert f"{dense:.0f} MB | {dense * single['bytes']:.0f} MB" in row("cache after a prompt")
 
 
 @pytest.mark.slow

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.cache.budgets import Keeping, TokenBudgets
 from esscher.engine.cache.cache import planned_cache
 from esscher.engine.generation import compare, generate, prompt_ids
 from esscher.engine.models.loaded import wrap_model
-from esscher.engine.models.transformers_library import quiet
+from tests.engine.cache.plans import budgets_for, generated, padded
 from tests.engine.models.folders import WORDS, decoder_tokenizer, random_words, tiny
 
 NEW = 12
@@ -27,30 +25,11 @@ def ids(loaded):
     return prompt_ids(loaded, random_words(150), NEW)
 
 
-def budgets(loaded, ratio):
-    shape = (loaded.shape.layers, loaded.shape.key_heads)
-    return TokenBudgets(
-        model=loaded.record,
-        prefix=10_000,
-        keeping=Keeping(sinks=4, recent=8),
-        budgets=tuple(map(tuple, np.full(shape, round(10_000 * ratio)).tolist())),
-        powers=tuple(map(tuple, np.full(shape, 0.75).tolist())),
-    )
-
-
 def by_transformers(loaded, ids, **options):
-    """What transformers generates by itself."""
-    given = torch.tensor([ids])
-    with quiet():
-        out = loaded.model.generate(
-            input_ids=given,
-            attention_mask=torch.ones_like(given),
-            max_new_tokens=NEW,
-            pad_token_id=0,
-            do_sample=False,
-            **options,
-        )
-    return tuple(out[0, len(ids) :].tolist())
+    """Tokens that transformers generates by itself."""
+    batch = padded([torch.tensor(ids)])
+    result = generated(loaded, batch, new=NEW, min_new_tokens=None, **options)
+    return tuple(result.sequences[0, len(ids) :].tolist())
 
 
 def test_dense_is_transformers_own(loaded, ids) -> None:
@@ -68,9 +47,9 @@ def test_dense_is_transformers_own(loaded, ids) -> None:
 
 
 def test_a_reduced_cache(loaded, ids) -> None:
-    cache = planned_cache(loaded, budgets(loaded, 0.25))
+    cache = planned_cache(loaded, budgets_for(loaded, 0.25))
     result = generate(loaded, ids, cache, new=NEW)
-    again = planned_cache(loaded, budgets(loaded, 0.25))
+    again = planned_cache(loaded, budgets_for(loaded, 0.25))
     assert result.token_ids == by_transformers(loaded, ids, past_key_values=again)
     assert result.dense_bytes == cache.dense_nbytes
     assert result.cache_bytes == cache.nbytes
@@ -104,7 +83,7 @@ def test_draws_are_those_of_the_seed(loaded, ids) -> None:
 
 def test_a_comparison(loaded, ids) -> None:
     result, cache = compare(
-        loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 0.2)), new=NEW
+        loaded, ids, lambda: planned_cache(loaded, budgets_for(loaded, 0.2)), new=NEW
     )
     first, second = result.dense.token_ids, result.planned.token_ids
     assert first == by_transformers(loaded, ids)
@@ -126,7 +105,9 @@ def test_a_comparison(loaded, ids) -> None:
 
 
 def test_everything_kept_is_the_same_text(loaded, ids) -> None:
-    result, _ = compare(loaded, ids, lambda: planned_cache(loaded, budgets(loaded, 1.0)), new=NEW)
+    result, _ = compare(
+        loaded, ids, lambda: planned_cache(loaded, budgets_for(loaded, 1.0)), new=NEW
+    )
     assert result.parts_at is None
     assert result.common == result.dense.text == result.planned.text
     assert result.likelihood == (None, None)
@@ -153,21 +134,14 @@ def test_prompts_that_cannot_be_read(loaded) -> None:
         prompt_ids(wrap_model(loaded.model, tokenizer, name="x"), "the word199", 1)
 
 
-@pytest.fixture
-def chat(loaded):
-    return wrap_model(loaded.model, decoder_tokenizer(), name="chat")
-
-
-def test_chats(chat) -> None:
+def test_chats(loaded) -> None:
+    chat = wrap_model(loaded.model, decoder_tokenizer(), name="chat")
     chat.tokenizer.chat_template = (
         "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %} said{% endif %}"
     )
     ids = prompt_ids(chat, "the word", 1, chat=True)
     assert chat.tokenizer.decode(ids, skip_special_tokens=True).endswith("the word said")
-
-
-def test_a_chat_template_that_fails(chat) -> None:
     chat.tokenizer.chat_template = "{{ raise_exception('no users here') }}"
     with pytest.raises(InputError, match=r"of 'chat' fails.*no users here"):
         prompt_ids(chat, "the word", 1, chat=True)

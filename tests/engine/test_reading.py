@@ -27,7 +27,7 @@ def test_queries_follow_the_prefix_whoever_has_read_it(name):
         for _ in range(2):  # the prefix stays as it is
             result = reader.read(lambda inputs: None)
             torch.testing.assert_close(result.end, laws[reader.positions], rtol=1e-3, atol=1e-4)
-        assert [tuple(own.shape[:2]) for own in result.attention] == [(4, 12)] * 3
+        assert [tuple(output.shape[:2]) for output in result.attention] == [(4, 12)] * 3
 
 
 def test_an_encoder_has_no_prefix():

@@ -35,7 +35,7 @@ KINDS = (
     "tails",
     "domains",
     "plan",
-    "context-run",
+    "context",
 )
 RESULT = "results.safetensors"
 
@@ -141,8 +141,8 @@ def test_names_reach_the_terminal_as_text(tmp_path):
     hostile = "\x1b]0;owned\x07[red]x[/red][link=http://x]y[/link] :bomb: \u202eabc\r"
     run = unpack("tails", tmp_path)
     (run / RESULT).unlink()
-    about = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(about | {"subject": hostile}))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"subject": hostile}))
     assert answered("show", run) == 0
     assert answered("ls", tmp_path) == 0
     output = CliRunner().invoke(main, ["ls", str(tmp_path)], color=True).output

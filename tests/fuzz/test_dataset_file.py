@@ -43,10 +43,10 @@ def everything() -> Everything:
     return data
 
 
-def same(one, other) -> bool:
+def same(first, second) -> bool:
     """Whether two datasets agree in values, types, axes, labels and attributes."""
-    types = [{n: (v.dims, v.dtype) for n, v in data.variables.items()} for data in (one, other)]
-    return one.identical(other) and types[0] == types[1]
+    types = [{n: (v.dims, v.dtype) for n, v in data.variables.items()} for data in (first, second)]
+    return first.identical(second) and types[0] == types[1]
 
 
 def test_a_file_says_what_was_stored():

@@ -51,7 +51,7 @@ def test_json_of_any_bytes(examples):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[" * 100_000 + "]" * 100_000, "inside each other"),
         ("[" * 40 + "]" * 40, "inside each other"),
@@ -65,8 +65,8 @@ def test_json_of_any_bytes(examples):
         ("", "cannot be read as JSON"),
     ],
 )
-def test_json_that_is_refused(text, said):
-    with pytest.raises(InputError, match=said):
+def test_json_that_is_refused(text, message):
+    with pytest.raises(InputError, match=message):
         parse_json(text, "a file")
 
 

@@ -26,15 +26,15 @@ def test_no_other_budgets_are_better(seed: int) -> None:
     ranges = [range(c.sizes[0], c.sizes[-1] + 1) for c in curves]
     lowest, highest = sum(r.start for r in ranges), sum(r.stop - 1 for r in ranges)
     for total in range(lowest, highest + 1, 3):
-        found = allocate(curves, total)
-        assert found.budgets.sum() == total
+        result = allocate(curves, total)
+        assert result.budgets.sum() == total
         best = min(
             sum(float(c(n)) for c, n in zip(curves, choice, strict=True))
             for choice in product(*ranges)
             if sum(choice) == total
         )
-        assert found.effect == pytest.approx(best, rel=1e-12)
-        assert abs(found.gap(curves)) < 1e-12
+        assert result.effect == pytest.approx(best, rel=1e-12)
+        assert abs(result.gap(curves)) < 1e-12
 
 
 def test_the_square_root_law() -> None:
@@ -42,18 +42,18 @@ def test_the_square_root_law() -> None:
     scale = np.array([1.0, 4.0, 25.0, 100.0])
     n = np.arange(1, 4001)
     curves = [EffectCurve.below(n, d / n) for d in scale]
-    found = allocate(curves, 3600)
-    np.testing.assert_allclose(found.budgets, 3600 * np.sqrt(scale) / 18, atol=1)
+    result = allocate(curves, 3600)
+    np.testing.assert_allclose(result.budgets, 3600 * np.sqrt(scale) / 18, atol=1)
     # the price of a token is the derivative D/n^2
-    assert found.price == pytest.approx(1 / 200**2, rel=0.02)
+    assert result.price == pytest.approx(1 / 200**2, rel=0.02)
 
 
 def test_bounds_are_kept_and_what_nobody_can_use_is_left() -> None:
     curves = [EffectCurve.below([2, 10], np.array([1.0, 0.0])) for _ in range(3)]
-    found = allocate(curves, 100)
-    assert found.budgets.tolist() == [10, 10, 10]
-    assert found.price == 0.0
-    assert found.gap(curves) == pytest.approx(0.0)
+    result = allocate(curves, 100)
+    assert result.budgets.tolist() == [10, 10, 10]
+    assert result.price == 0.0
+    assert result.gap(curves) == pytest.approx(0.0)
     with pytest.raises(InputError, match="smallest possible budget is 6 tokens"):
         allocate(curves, 5)
 
@@ -77,6 +77,6 @@ def test_the_minorant_is_convex_and_below() -> None:
 
 def test_smallest_budget_within_a_tolerance() -> None:
     curves = [EffectCurve.below([1, 11, 21], np.array([2.0, 1.0, 0.5])) for _ in range(4)]
-    found = smallest_within(curves, np.array([3.0, 1.55, 0.5, 0.4]))
-    assert found.tolist() == [1, 6, 21, -1]
+    result = smallest_within(curves, np.array([3.0, 1.55, 0.5, 0.4]))
+    assert result.tolist() == [1, 6, 21, -1]
     assert float(curves[1](6)) <= 1.55 < float(curves[1](5))

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,8 @@ from msgspec import structs
 import esscher
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import wrap_model
-from esscher.engine.models.outline import ModelRecord
-from esscher.engine.text.documents import TextRecord
 from esscher.runs.result import Result
 from esscher.runs.study import Setup
-from esscher.studies.context.study import ContextData, ContextSettings, ContextStudy
 from esscher.studies.paper import claims
 from esscher.studies.paper.synthetic import LAWS
 from esscher.studies.probe.study import ProbeSettings, ProbeStudy
@@ -69,165 +66,9 @@ def unpack(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(_PLACE / name, folder / name, ignore=unwanted))
 
 
-def _probe(out: Path) -> Any:
-    return esscher.probe(
-        wrapped("bert"),
-        random_text(),
-        tokens=300,
-        context=62,
-        layers=[0, 2],
-        heads=[0, 1, 2],
-        sizes=SIZES,
-        replicates=4,
-        out=out,
-    )
-
-
-def _one_head(out: Path) -> Any:
-    return esscher.probe(
-        wrapped("bert"),
-        random_text(),
-        tokens=300,
-        context=62,
-        layers=[1],
-        heads=[2],
-        sizes=SIZES,
-        replicates=3,
-        out=out,
-    )
-
-
-def _sweep(out: Path) -> Any:
-    head = esscher.gaussian_head(1.0, 2)
-    return esscher.sweep(head, SIZES, 8, alpha=(0.5, 1.0, 2.0), out=out)
-
-
-def _one_scale(out: Path) -> Any:
-    return esscher.sweep(esscher.gaussian_head(0.6, 2), SIZES, 8, predict=True, out=out)
-
-
-def _no_limit(out: Path) -> Any:
-    head = esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5)
-    return esscher.sweep(head, SIZES, 6, reference_tokens=500, out=out)
-
-
-def _sparse_law(out: Path) -> Any:
-    return esscher.sparse_law(
-        "gaussian",
-        horizon=0.5,
-        dim=2,
-        tokens=256,
-        replicates=8,
-        query_count=16,
-        budgets=[16, 32, 64],
-        patterns="window,topk,linformer",
-        out=out,
-    )
-
-
-def _sparse(out: Path) -> Any:
-    return esscher.sparse(
-        wrapped("bert"),
-        random_text(),
-        context=62,
-        passages=2,
-        draws=2,
-        layers=[0],
-        budgets=[8, 16, 32],
-        patterns="window,topk",
-        out=out,
-    )
-
-
-def _deep_stack(out: Path) -> Any:
-    return esscher.deep_stack(
-        depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8, out=out
-    )
-
-
-def _deep(out: Path) -> Any:
-    return esscher.deep(
-        wrapped("llama"), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], out=out
-    )
-
-
-def _tails(out: Path) -> Any:
-    return esscher.tails(
-        wrapped("bert"),
-        random_text(),
-        tokens=1000,
-        context=48,
-        layers=[0, 1],
-        heads=[0, 3],
-        out=out,
-    )
-
-
-def _domains(out: Path) -> Any:
-    texts = {"one": random_text(1), "$2_{$ & <b>": random_text(2), "$3$": random_text(3)}
-    return esscher.domains(
-        wrapped("bert"),
-        texts,
-        blocks=4,
-        block_tokens=120,
-        context=62,
-        layers=[0, 2],
-        heads=[0, 3],
-        out=out,
-    )
-
-
-def _plan(out: Path) -> Any:
-    return esscher.plan(
-        wrapped("llama"),
-        random_text(1),
-        check=random_text(2),
-        budget=0.5,
-        prefix=40,
-        query_count=8,
-        passages=2,
-        check_passages=3,
-        against="streaming",
-        out=out,
-    )
-
-
-def _context(out: Path) -> Any:
-    """Three layers of four heads: 1.1 has an open end, 1.3 is extrapolated."""
-    data = ContextData.new(layer=range(3), head=range(4), context=(32, 64, 128, 256))
-    number = np.arange(12.0).reshape(3, 4)
-    length = np.multiply.outer(40.0 + 12 * number, (1.0, 0.9, 1.2))
-    rest = np.multiply.outer(1 / (1 + number / 12), 0.4 / 2.0 ** np.arange(4))
-    length[1, 1] = np.nan, 700.0, 1024.0
-    length[1, 3] = 900.0, 300.0, 1024.0
-    data.length, data.rest = length, rest
-    data.change = np.tile((0.2, 0.1, 0.05, np.nan), (3, 4, 1))
-    data.exponent, data.limit = np.ones((3, 4)), np.full(3, 1024.0)
-    model = ModelRecord(
-        name=HOSTILE,
-        family="",
-        architecture="",
-        layers=3,
-        heads=4,
-        key_heads=4,
-        head_dim=8,
-        hidden=32,
-        causal=True,
-        max_positions=1024,
-        dtype="float32",
-    )
-    text = TextRecord(source="demo:docs", hash="")
-    settings = ContextSettings(tolerance=0.1, context=256, query_count=64, passages=3, seed=0)
-    setup = Setup(settings, {"model": model, "text": text})
-    attributes = {
-        "kind": "context",
-        "cells": json.dumps(ContextStudy.cells(setup)),
-        "complete": 1,
-        "created": "2026-01-01T00:00:00+00:00",
-        "configuration": json.dumps(setup.configuration()),
-        "versions": "{}",
-    }
-    return Result(ContextStudy, setup, data.dataset.assign_attrs(attributes))
+def _probe(out: Path, **options: Any) -> Any:
+    text, small = random_text(), {"tokens": 300, "context": 62, "sizes": SIZES}
+    return esscher.probe(wrapped("bert"), text, **small, **options, out=out)
 
 
 def _paper(out: Path) -> Any:
@@ -241,34 +82,95 @@ def _paper(out: Path) -> Any:
         claims.MEASUREMENTS["limit"] = whole
 
 
-def _context_run(out: Path) -> Any:
-    model = wrapped("llama", max_position_embeddings=512)
-    return esscher.context(model, random_text(), context=128, passages=2, out=out)
-
-
-def _theory(out: Path) -> Any:
-    return esscher.predict(esscher.gaussian_head(0.8, 1), [100, 1000], queries="population")
-
-
-_MAKERS = {
-    "probe": _probe,
-    "probe-one": _one_head,
-    "sweep": _sweep,
-    "sweep-one": _one_scale,
-    "sweep-laplace": _no_limit,
-    "sparse": _sparse,
-    "sparse-law": _sparse_law,
-    "deep": _deep,
-    "deep-stack": _deep_stack,
-    "tails": _tails,
-    "domains": _domains,
-    "plan": _plan,
-    "context": _context,
-    "context-run": _context_run,
+#: How each run is made, by name.
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "probe": partial(_probe, layers=[0, 2], heads=[0, 1, 2], replicates=4),
+    "probe-one": partial(_probe, layers=[1], heads=[2], replicates=3),
+    "sweep": lambda out: esscher.sweep(
+        esscher.gaussian_head(1.0, 2), SIZES, 8, alpha=(0.5, 1.0, 2.0), out=out
+    ),
+    "sweep-one": lambda out: esscher.sweep(
+        esscher.gaussian_head(0.6, 2), SIZES, 8, predict=True, out=out
+    ),
+    "sweep-laplace": lambda out: esscher.sweep(
+        esscher.law_head(esscher.laws.standard_law("laplace", 2), horizon=0.5),
+        SIZES,
+        6,
+        reference_tokens=500,
+        out=out,
+    ),
+    "sparse": lambda out: esscher.sparse(
+        wrapped("bert"),
+        random_text(),
+        context=62,
+        passages=2,
+        draws=2,
+        layers=[0],
+        budgets=[8, 16, 32],
+        patterns="window,topk",
+        out=out,
+    ),
+    "sparse-law": lambda out: esscher.sparse_law(
+        "gaussian",
+        horizon=0.5,
+        dim=2,
+        tokens=256,
+        replicates=8,
+        query_count=16,
+        budgets=[16, 32, 64],
+        patterns="window,topk,linformer",
+        out=out,
+    ),
+    "deep": lambda out: esscher.deep(
+        wrapped("llama"), random_text(), context=48, passages=2, draws=2, sizes=[4, 10, 28], out=out
+    ),
+    "deep-stack": lambda out: esscher.deep_stack(
+        depth=3, dim=2, horizon=0.4, sizes=[32, 64, 128], replicates=8, out=out
+    ),
+    "tails": lambda out: esscher.tails(
+        wrapped("bert"),
+        random_text(),
+        tokens=1000,
+        context=48,
+        layers=[0, 1],
+        heads=[0, 3],
+        out=out,
+    ),
+    "domains": lambda out: esscher.domains(
+        wrapped("bert"),
+        {"one": random_text(1), "$2_{$ & <b>": random_text(2), "$3$": random_text(3)},
+        blocks=4,
+        block_tokens=120,
+        context=62,
+        layers=[0, 2],
+        heads=[0, 3],
+        out=out,
+    ),
+    "plan": lambda out: esscher.plan(
+        wrapped("llama"),
+        random_text(1),
+        check=random_text(2),
+        budget=0.5,
+        prefix=40,
+        query_count=8,
+        passages=2,
+        check_passages=3,
+        against="streaming",
+        out=out,
+    ),
+    "context": lambda out: esscher.context(
+        wrapped("llama", max_position_embeddings=512),
+        random_text(),
+        context=128,
+        passages=2,
+        out=out,
+    ),
     "paper": _paper,
-    "theory": _theory,
+    "theory": lambda out: esscher.predict(
+        esscher.gaussian_head(0.8, 1), [100, 1000], queries="population"
+    ),
 }
-RUNS = tuple(name for name in _MAKERS if name != "context-run")
+RUNS = tuple(_MAKERS)
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:

@@ -140,5 +140,5 @@ def refusing(x: float) -> float:
 
 
 def identity(value: Any) -> Any:
-    """What was handed in, and where."""
+    """The process, and the value it received."""
     return os.getpid(), value

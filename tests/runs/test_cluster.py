@@ -34,18 +34,18 @@ from tests.runs.stack import run_stack, start, stored, wait_for_more
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory):
     """A cluster with one worker that a nanny starts again when it dies."""
-    with machines(tmp_path_factory.mktemp("machines")) as found:
-        found.scheduler()
-        found.worker(nanny=True)
-        with connected(found.address) as executor:
+    with machines(tmp_path_factory.mktemp("machines")) as hosts:
+        hosts.scheduler()
+        hosts.worker(nanny=True)
+        with connected(hosts.address) as executor:
             yield executor
 
 
 def test_results_arrive_for_every_task(cluster: Cluster) -> None:
     tasks = [Task(f"cell-{i}", square, (float(i),)) for i in range(30)]
-    found = dict(cluster.run(tasks))
+    result = dict(cluster.run(tasks))
     assert (
-        found == dict(CellExecutor().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
+        result == dict(CellExecutor().run(tasks)) == {f"cell-{i}": float(i * i) for i in range(30)}
     )
 
 
@@ -58,16 +58,16 @@ def test_a_client_computes_cells(cluster: Cluster) -> None:
 def test_a_shared_value_reaches_a_worker_once(cluster: Cluster) -> None:
     value = np.arange(1000.0)
     handle = cluster.share(value)
-    found = dict(cluster.run([Task(f"cell-{i}", identity, (handle,)) for i in range(4)]))
-    assert len({process for process, _ in found.values()}) == 1
-    for _, received in found.values():
+    result = dict(cluster.run([Task(f"cell-{i}", identity, (handle,)) for i in range(4)]))
+    assert len({process for process, _ in result.values()}) == 1
+    for _, received in result.values():
         np.testing.assert_array_equal(received, value)
     assert CellExecutor().share(value) is value
 
 
 def test_an_exception_is_forgiven_twice(cluster: Cluster, tmp_path: Path) -> None:
-    found = dict(cluster.run([Task("a", failing_at_first, (str(tmp_path), 7.0))]))
-    assert found == {"a": 7.0}
+    result = dict(cluster.run([Task("a", failing_at_first, (str(tmp_path), 7.0))]))
+    assert result == {"a": 7.0}
     assert len(list(tmp_path.glob("try-*"))) == 3
 
 
@@ -120,11 +120,11 @@ def test_no_scheduler(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_no_worker_comes(tmp_path: Path) -> None:
-    with machines(tmp_path) as found:
-        found.scheduler()
+    with machines(tmp_path) as hosts:
+        hosts.scheduler()
         with (
-            pytest.raises(InputError, match=f"no worker has come to {found.address} within 0.5 s"),
-            connected(found.address, patience=0.5) as cluster,
+            pytest.raises(InputError, match=f"no worker has come to {hosts.address} within 0.5 s"),
+            connected(hosts.address, patience=0.5) as cluster,
         ):
             dict(cluster.run([Task("a", square, (2.0,))]))
 
@@ -199,10 +199,10 @@ def test_a_model_in_memory_is_shared_with_workers(
 @pytest.mark.slow
 def test_workers_come_and_go_and_the_scheduler_is_restarted(tmp_path: Path) -> None:
     out, many = tmp_path / "run", ("--replicates", "400")
-    with machines(tmp_path / "machines") as found:
-        scheduler = found.scheduler()
-        first, _ = found.worker(), found.worker()
-        running = start(out, *many, "--scheduler", found.address)
+    with machines(tmp_path / "machines") as hosts:
+        scheduler = hosts.scheduler()
+        first, _ = hosts.worker(), hosts.worker()
+        running = start(out, *many, "--scheduler", hosts.address)
         wait_for_more(running, out, 5)
         first.kill()  # in the middle; its replicates are measured by the other
         wait_for_more(running, out, 4)
@@ -210,16 +210,16 @@ def test_workers_come_and_go_and_the_scheduler_is_restarted(tmp_path: Path) -> N
         error = running.communicate(timeout=240)[1]
         kept = stored(out)
         assert running.returncode == 130, error
-        assert f"The scheduler at {found.address} is gone. Stopped with {len(kept)} rep" in error
+        assert f"The scheduler at {hosts.address} is gone. Stopped with {len(kept)} rep" in error
         assert "Run the same command again to resume" in error
         assert "Traceback" not in error
         assert 9 <= len(kept) < 400
 
-        found.scheduler()  # at the same address; workers come back or are started anew
-        found.worker()
-        resumed = start(out, *many, "--scheduler", found.address)
+        hosts.scheduler()  # at the same address; workers come back or are started anew
+        hosts.worker()
+        resumed = start(out, *many, "--scheduler", hosts.address)
         wait_for_more(resumed, out)
-        found.worker()  # one more joins
+        hosts.worker()  # one more joins
         error = resumed.communicate(timeout=240)[1]
         assert resumed.returncode == 0, error
     run_stack(tmp_path / "here", 400)

@@ -14,7 +14,7 @@ import pytest
 
 import esscher
 from esscher.core.errors import InputError
-from esscher.runs.folder import is_locked, read_about, run_lock
+from esscher.runs.folder import is_locked, read_config, run_lock
 from esscher.runs.registry import load
 from esscher.runs.study import Interrupted
 from esscher.studies.deep import stack as measure
@@ -54,7 +54,7 @@ def test_another_configuration_or_study_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"schema": 1}, "has layout version 1; this version of Esscher reads 4"),
         ({"kind": "dream"}, "there is no study 'dream'"),
@@ -62,12 +62,12 @@ def test_another_configuration_or_study_is_refused(tmp_path: Path) -> None:
         (None, "config.json is damaged"),
     ],
 )
-def test_a_damaged_configuration_is_named(change: Any, said: str, tmp_path: Path) -> None:
+def test_a_damaged_configuration_is_named(change: Any, message: str, tmp_path: Path) -> None:
     small(tmp_path)
     path = tmp_path / "config.json"
-    about = json.loads(path.read_text())
-    path.write_text("{" if change is None else json.dumps(about | change))
-    with pytest.raises(InputError, match=said):
+    config = json.loads(path.read_text())
+    path.write_text("{" if change is None else json.dumps(config | change))
+    with pytest.raises(InputError, match=message):
         load(tmp_path)
 
 
@@ -140,7 +140,7 @@ def test_names_of_cells_lead_nowhere(name: str, tmp_path: Path) -> None:
     from esscher.runs.folder import Run
 
     small(tmp_path)
-    run = Run(tmp_path, read_about(tmp_path), measure.Replicate)
+    run = Run(tmp_path, read_config(tmp_path), measure.Replicate)
     with pytest.raises(InputError, match="is not a cell name"):
         run.read(name)
 

@@ -74,8 +74,8 @@ class Counted:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[LocalPool]:
     """Two workers for all tests that leave them alive."""
-    with LocalPool(2) as found:
-        yield found
+    with LocalPool(2) as workers:
+        yield workers
 
 
 def test_results_arrive_for_every_task(pool: LocalPool) -> None:
@@ -91,11 +91,11 @@ def test_a_shared_value_reaches_each_worker_once(pool: LocalPool) -> None:
     for start in (0, 12):  # it is kept between two runs
         tasks = [Task(f"cell-{i}", received, (handle, i)) for i in range(start, start + 12)]
         tasks.append(Task("twice", received, (handle, 0, handle)))
-        found = dict(pool.run(tasks))
-        assert all(found[t.name][2] == total + t.arguments[1] for t in tasks)
-    processes = {process for process, _, _ in found.values()}
+        result = dict(pool.run(tasks))
+        assert all(result[t.name][2] == total + t.arguments[1] for t in tasks)
+    processes = {process for process, _, _ in result.values()}
     assert os.getpid() not in processes
-    assert len({where[:2] for where in found.values()}) == len(processes)
+    assert len({where[:2] for where in result.values()}) == len(processes)
     assert value.sent == 1
 
 
@@ -126,8 +126,8 @@ def test_bad_input_stops_at_once(pool: LocalPool) -> None:
 
 
 def test_workers_share_the_cores_and_see_no_signals(pool: LocalPool) -> None:
-    ((_, found),) = pool.run([Task("a", state)])
-    assert found == (str(threads_per_worker(2)), True, True)
+    ((_, result),) = pool.run([Task("a", state)])
+    assert result == (str(threads_per_worker(2)), True, True)
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,19 +21,19 @@ from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as found:
-        yield found
+    with chromium() as instance:
+        yield instance
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """A probe of 30 layers and 9 heads, and its report."""
-    found = wide_probe()
-    return found, esscher.report(found, tmp_path_factory.mktemp("wide") / "report.html")
+    result = wide_probe()
+    return result, esscher.report(result, tmp_path_factory.mktemp("wide") / "report.html")
 
 
 def told(page):
-    """What is said about the head that is picked."""
+    """Text about the head that is picked."""
     return page.locator(".picked-head").inner_text()
 
 
@@ -48,7 +48,7 @@ def written(data, folder, name="page"):
 
 
 def test_the_keyboard_does_what_the_mouse_does(browser, wide):
-    found, path = wide
+    result, path = wide
     with looking(browser) as look:
         page = look.open(path)
         place = look.bring(EXPLORER)
@@ -64,10 +64,10 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
             page.keyboard.press(key)
             layer, head = layer + up, head + right
             page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
-            own = found.head(layer, head)
-            exponents = own["exponent"].sel(bound="value")
+            picked = result.head(layer, head)
+            exponents = picked["exponent"].sel(bound="value")
             assert told(page).startswith(f"Layer {layer}, head {head}\n")
-            assert shown(float(own["horizon"]), "d2") in told(page)
+            assert shown(float(picked["horizon"]), "d2") in told(page)
             for metric, name in (("mean", "mean output"), ("cov", "covariance")):
                 assert f"{name}, layer {layer}, head {head}" in place.inner_text()
                 assert f"β = {float(exponents.sel(metric=metric)):.3f}" in place.inner_text()
@@ -155,8 +155,8 @@ def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
         assert ATTACKS[0] in text  # the model's name
         assert ATTACKS[1] in text  # the text's
         assert ATTACKS[2] in text  # the version's
-        said = page.locator(".picked-head").first.inner_text()
-        assert any(attack in said for attack in ATTACKS)
+        shown_head = page.locator(".picked-head").first.inner_text()
+        assert any(attack in shown_head for attack in ATTACKS)
         assert page.locator("body img, body a[href^=javascript], .chart a").count() == 0
         assert page.evaluate("window.pwned") is None
 
@@ -164,7 +164,7 @@ def test_hostile_strings_are_shown_and_never_run(browser, tmp_path):
 def test_every_kind_of_run_is_drawn_in_full(browser, tmp_path):
     """Every chart and table, without a complaint; none is wider than the page."""
     kinds = [make(name)[1] for name in RUNS if name != "theory"]
-    assert {found.to_dict()["kind"] for found in kinds} == set(STUDIES)
+    assert {run.to_dict()["kind"] for run in kinds} == set(STUDIES)
     path = esscher.report(kinds, tmp_path / "report.html")
     with looking(browser, viewport={"width": 700, "height": 900}) as look:
         page = look.open(path)

@@ -45,6 +45,6 @@ def test_alpha_has_one_name(tmp_path):
     (alpha,) = (o for o in options_of(SweepStudy) if o.name == "alpha")
     assert alpha.flag == "--alpha"
     assert "alpha" in inspect.signature(esscher.sweep).parameters
-    found = esscher.sweep(HEAD, [8, 16], 2, alpha=[0.5, 1.0], out=tmp_path / "run")
-    assert found.to_dict()["configuration"]["alpha"] == [0.5, 1.0]
+    result = esscher.sweep(HEAD, [8, 16], 2, alpha=[0.5, 1.0], out=tmp_path / "run")
+    assert result.to_dict()["configuration"]["alpha"] == [0.5, 1.0]
     assert load(tmp_path / "run").setup.settings.alpha == (0.5, 1.0)

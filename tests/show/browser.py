@@ -42,8 +42,8 @@ def executable() -> str:
     if os.environ.get(LEFT_OUT) == "1":
         pytest.skip(f"{LEFT_OUT} is set")
     for name in NAMES:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     pytest.fail(
         "there is no Chromium to look at reports with: run `make browser` (Debian: apt-get install "
         f"chromium; macOS: brew install --cask chromium), or set {LEFT_OUT}=1 to leave these tests "

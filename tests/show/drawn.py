@@ -26,12 +26,12 @@ def rows(chart: Plot, *fields: str) -> list[dict[str, Any]]:
 
 def unpacked(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of a dataset; those of a cell that can be picked are lists in one row."""
-    found = []
+    result = []
     for row in data:
         lists = {key: value for key, value in row.items() if isinstance(value, list)}
         for values in zip(*lists.values(), strict=True) if lists else [()]:
-            found.append(row | dict(zip(lists, values, strict=True)))
-    return found
+            result.append(row | dict(zip(lists, values, strict=True)))
+    return result
 
 
 def panel_rows(chart: Plot, number: int, *fields: str) -> list[dict[str, Any]]:

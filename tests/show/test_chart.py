@@ -56,37 +56,37 @@ def test_samples_are_valid_and_compile_without_a_warning(make, capfd):
 def test_ticks_are_plain_digits_up_to_a_million():
     rows = [{"n": n, "error": 1.0} for n in (0.0001, 1e7)]
     x = Axis("n", "n", log=True, limits=(0.0001, 1e7))
-    found = texts(figure([panel(points(rows, x, Axis("error")))]))
+    result = texts(figure([panel(points(rows, x, Axis("error")))]))
     for label in ("0.01", "1", "100", "10,000", "10^6"):
-        assert label in found
-    assert "10^-4" in found
-    assert not any("e+" in text or "e-" in text for text in found)
+        assert label in result
+    assert "10^-4" in result
+    assert not any("e+" in text or "e-" in text for text in result)
 
 
 def test_points_not_to_be_trusted_are_hollow():
     x, y = Axis("x"), Axis("y")
     rows = [{"x": 1, "y": 1, "hollow": True}, {"x": 2, "y": 2, "hollow": False}, {"x": 3, "y": 3}]
-    found = [dict(mark)["fill"] for mark in marks(figure([panel(points(rows, x, y))]), "symbol")]
-    assert found == [GROUND, BLUE, BLUE]
+    result = [dict(mark)["fill"] for mark in marks(figure([panel(points(rows, x, y))]), "symbol")]
+    assert result == [GROUND, BLUE, BLUE]
 
 
 def test_series_differ_in_colour_and_in_shape():
     x, y = Axis("x"), Axis("y")
     rows = [{"x": i, "y": i, "s": name} for i, name in enumerate("abc")]
     chart = figure([panel(points(rows, x, y, Series("s", tuple("abc"))))])
-    found = [dict(mark) for mark in marks(chart, "symbol")]
-    assert len({mark["fill"] for mark in found}) == 3
-    assert len({mark["d"] for mark in found}) == 3
+    result = [dict(mark) for mark in marks(chart, "symbol")]
+    assert len({mark["fill"] for mark in result}) == 3
+    assert len({mark["d"] for mark in result}) == 3
     ordered = Series("s", tuple("abc"), ordered=True).colour()["scale"].to_dict()["range"]
     assert (ordered[0], ordered[-1]) == (SHADES[0], SHADES[-1])
 
 
 def test_cells_without_a_number_are_crossed_and_colours_say_what_lies_beyond():
-    found = texts(explorer())
-    assert found.count("×") == 1
-    assert "≤ 0.2" in found
-    assert "≥ 1" in found
-    assert {"L: light", "H: heavy"} <= set(found)
+    result = texts(explorer())
+    assert result.count("×") == 1
+    assert "≤ 0.2" in result
+    assert "≥ 1" in result
+    assert {"L: light", "H: heavy"} <= set(result)
 
 
 def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
@@ -97,9 +97,9 @@ def test_a_picked_head_is_named_and_its_curve_alone_is_drawn():
 def test_somebodys_names_are_text_and_nothing_else():
     name = "a </text><script>x</script> \x07 $y$ {{z}} \u2028"
     chart = curves(names=(name, "b"))
-    found = chart_bytes(chart, ".svg").decode()
-    assert "<script" not in found
-    assert "\x07" not in found
+    result = chart_bytes(chart, ".svg").decode()
+    assert "<script" not in result
+    assert "\x07" not in result
     assert chart_bytes(chart, ".pdf").startswith(b"%PDF")
 
 
@@ -113,9 +113,9 @@ def test_thousands_of_rows_do_not_take_minutes():
 
 class TestDrawings:
     DRAWINGS = (
-        Drawing("main", "the main one", lambda found: curves()),
-        Drawing("single", "of heads", lambda found, heads=None: curves(str(heads)), heads=True),
-        Drawing("gone", "not there", lambda found: curves(), missing=lambda found: "no numbers"),
+        Drawing("main", "the main one", lambda result: curves()),
+        Drawing("single", "of heads", lambda result, heads=None: curves(str(heads)), heads=True),
+        Drawing("gone", "not there", lambda result: curves(), missing=lambda result: "no numbers"),
     )
 
     def test_titles_can_be_replaced_and_taken_away(self):

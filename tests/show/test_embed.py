@@ -15,8 +15,8 @@ from tests.show.sample_charts import SAMPLES, curves
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as found:
-        yield found
+    with chromium() as instance:
+        yield instance
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,11 @@ def page(tmp_path_factory):
 def test_colours_become_variables_and_rows_stay_as_they_are():
     data = chart_data({"one": curves(names=("#0072B2", "</script>"))})
     assert "</script" not in data
-    found = json.loads(data)
-    assert "#0072B2" in json.dumps(found["charts"]["one"]["datasets"])
-    del found["charts"]["one"]["datasets"]
-    assert SHADES[0] not in json.dumps(found)
-    assert "var(--chart-shade-0)" in json.dumps(found)
+    result = json.loads(data)
+    assert "#0072B2" in json.dumps(result["charts"]["one"]["datasets"])
+    del result["charts"]["one"]["datasets"]
+    assert SHADES[0] not in json.dumps(result)
+    assert "var(--chart-shade-0)" in json.dumps(result)
 
 
 def test_a_click_or_an_arrow_key_picks_a_head(browser, page):
@@ -75,7 +75,7 @@ def test_files_and_pages_are_laid_out_alike(browser, page):
             for width in (DOUBLE, SINGLE, 333.0):
                 expected = layout(spec, width)
                 del expected["config"]
-                found = opened.evaluate(
+                result = opened.evaluate(
                     "([spec, width]) => esscherCharts.layout(spec, width)", [spec, width]
                 )
-                assert found == json.loads(json.dumps(expected))
+                assert result == json.loads(json.dumps(expected))

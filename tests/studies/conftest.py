@@ -13,8 +13,8 @@ from esscher.runs.executors import LocalPool, threads_per_worker
 @pytest.fixture(scope="session")
 def workers() -> Iterator[LocalPool]:
     """Two workers for all studies: starting them takes seconds, torch is imported there."""
-    with LocalPool(2) as found:
-        yield found
+    with LocalPool(2) as workers:
+        yield workers
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ STUDIES = {
 
 
 def model(name="llama"):
-    found = tiny_model(name, max_position_embeddings=1200, strength=12.0)
-    tokenizer = decoder_tokenizer() if found.family.decoder else encoder_tokenizer()
-    return wrap_model(found.model, tokenizer, name=name)
+    result = tiny_model(name, max_position_embeddings=1200, strength=12.0)
+    tokenizer = decoder_tokenizer() if result.family.decoder else encoder_tokenizer()
+    return wrap_model(result.model, tokenizer, name=name)
 
 
 def text(count, seed=0):
@@ -38,8 +38,8 @@ def text(count, seed=0):
 def test_a_text_shorter_than_a_passage(name, tmp_path):
     options, left = STUDIES[name]
     run = getattr(esscher, name)
-    found = [run(model(), text(600), out=tmp_path / "run", **options) for _ in range(2)]
-    for one in found:  # the second is read from the directory
+    result = [run(model(), text(600), out=tmp_path / "run", **options) for _ in range(2)]
+    for one in result:  # the second is read from the directory
         settings = one.setup.settings if hasattr(one, "setup") else one.study
         assert {option: getattr(settings, option) for option in left} == left
     with pytest.raises(InputError, match="has only 12 tokens"):

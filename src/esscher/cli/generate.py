@@ -1,4 +1,4 @@
-"""``esscher generate``: text under a plan, and what it takes."""
+"""``esscher generate``: text under a plan, with speed and memory."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def _print_comparison(result: Comparison) -> None:
             console.say(f'"{rest}"', lead=f"{name} ({likely} for dense): ")
     console.print()
 
-    table = PlainTable("What it took")
+    table = PlainTable("Speed and memory")
     table.add_column("what")
     for name in ("dense", "plan", "plan / dense"):
         table.add_column(name, justify="right")

@@ -141,7 +141,7 @@ STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """The whole of a command: Ctrl-C and SIGTERM stop it once, and it says how to resume.
+    """Run a command so that Ctrl-C or SIGTERM stops it once, with a note on how to resume.
 
     What the command does meanwhile (an import, a computation, printing) may turn the exception of
     the signal handler into any other; the signal counts, not the exception.

@@ -93,12 +93,12 @@ class _Group(click.Group):
         except EsscherError as error:
             raise click.UsageError(printable(str(error))) from error
         except (MemoryError, RuntimeError) as error:
-            said = printable(str(error))
-            if not isinstance(error, MemoryError) and not any(w in said for w in _NO_MEMORY):
+            message = printable(str(error))
+            if not isinstance(error, MemoryError) and not any(w in message for w in _NO_MEMORY):
                 raise
             raise click.UsageError(
-                f"not enough memory ({said or 'none is left'}); use fewer tokens, smaller sizes, "
-                "a lower dimension or a shorter context"
+                f"not enough memory ({message or 'none is left'}); use fewer tokens, smaller "
+                "sizes, a lower dimension or a shorter context"
             ) from error
         except BrokenPipeError:  # nobody reads on, as with head: click ends without a word
             raise

@@ -18,7 +18,7 @@ from esscher.cli.printing import (
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign
-from esscher.runs.folder import Run, is_locked, read_about, run_folders
+from esscher.runs.folder import Run, is_locked, read_config, run_folders
 from esscher.runs.registry import load, study_named
 from esscher.runs.report import measured
 from esscher.runs.report import report as write_report
@@ -98,19 +98,19 @@ def show(run: Path, figure: str | None, output: Path | None, as_json: bool) -> N
 
 
 def _row(path: Path, below: Path) -> dict[str, Any]:
-    """What ``esscher ls`` says about a run; results may be of fewer cells, or another request."""
+    """A row of ``esscher ls``; stored results may be of fewer cells, or of another request."""
     name = str(path.relative_to(below))
     try:
-        about = read_about(path)
-        study = study_named(about.kind)
-        cells = set(Run(path, about, study.cell).names())
+        config = read_config(path)
+        study = study_named(config.kind)
+        cells = set(Run(path, config, study.cell).names())
         complete = False
         if (path / RESULTS).exists():
             attributes = read_result(path / RESULTS, study).attrs
             complete = (
                 bool(attributes["complete"])
                 and cells.issuperset(json.loads(attributes["cells"]))
-                and about.request.items() <= json.loads(attributes["configuration"]).items()
+                and config.request.items() <= json.loads(attributes["configuration"]).items()
             )
     except InputError:
         blank = dict.fromkeys(("kind", "subject", "done", "unit"))
@@ -119,8 +119,8 @@ def _row(path: Path, below: Path) -> dict[str, Any]:
     done = len(cells - study.auxiliary)
     return {
         "run": name,
-        "kind": about.kind,
-        "subject": about.subject,
+        "kind": config.kind,
+        "subject": config.subject,
         "done": done,
         "unit": study.unit,
         "state": state,

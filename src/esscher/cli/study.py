@@ -192,7 +192,7 @@ def print_result(result: Result[Any]) -> None:
 
 
 def _help(option: Option) -> str:
-    """What an option means on the command line: not what it may be in Python besides."""
+    """The type of an option on the command line, without its alternatives in Python."""
     return re.sub(r"; in Python [^;]*\.$", ".", option.help)
 
 

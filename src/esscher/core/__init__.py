@@ -1,1 +1,1 @@
-"""The ground floor: errors, checks, random streams, files that may come from anybody."""
+"""Errors, checks, random streams, records and datasets, and reading untrusted files."""

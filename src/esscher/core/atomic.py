@@ -1,4 +1,4 @@
-"""Files that are either there in full or not at all, whatever happens while they are written."""
+"""Atomic writes: a file is complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from esscher.core.errors import InputError
 
-#: Every temporary file ends so; what carries it after a crash is nobody's.
+#: Ending of temporary files; those that remain after a crash can be deleted.
 TEMPORARY = ".tmp"
 
 
 def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
-    """Write a temporary file beside ``path``, bring it to the disk, and give it its name.
+    """Write a temporary file next to ``path``, flush it to the disk, and rename it.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         try:
-            # Its name can be foreseen: what lies there already, perhaps a link, goes first.
+            # The name is predictable: whatever is there already, perhaps a link, is removed first.
             temporary.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
             handle = os.open(temporary, flags, 0o666)
@@ -49,7 +49,7 @@ def write_atomically(path: Path, data: bytes, *, named: bool = True) -> None:
             finally:
                 os.close(handle)
             os.replace(temporary, path)
-            if named:  # a renamed file survives a power cut when its folder is on the disk
+            if named:  # a rename survives a power cut once its folder is flushed
                 handle = os.open(path.parent, os.O_RDONLY)
                 try:
                     os.fsync(handle)

@@ -30,10 +30,10 @@ Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
 #: Ends of an interval.
 Interval: TypeAlias = tuple[float, float]
 
-#: How msgspec says where a value stands, and what it says about it.
-_PLACE = re.compile(r"(?P<said>.*?)(?: - at `(?P<where>(?:key in )?\$.*)`)?", re.DOTALL)
+#: msgspec's message about a value, and the place of that value.
+_PLACE = re.compile(r"(?P<message>.*?)(?: - at `(?P<where>(?:key in )?\$.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-#: What msgspec writes, and what a person says.
+#: Types as msgspec writes them, and in plain words.
 _SYMBOLS = {" >= ": " of at least ", " <= ": " of at most ", " > ": " above ", " < ": " below "}
 _TYPES = {
     "int": "a whole number",
@@ -133,14 +133,14 @@ def _said(message: str, tree: Any) -> str:
     """Field, value and rule, in words."""
     match = _PLACE.fullmatch(message)
     assert match is not None
-    said, where = match["said"], match["where"] or "$"
+    message, where = match["message"], match["where"] or "$"
     steps = _STEP.findall(where.removeprefix("key in ").removeprefix("$"))
     field = printable("".join(f".{name}" if name else f"[{i}]" for name, i in steps)).lstrip(".")
     field = field if len(field) <= _LONGEST else field[: _LONGEST - 3] + "..."
-    if said.startswith("Object missing required field "):
-        return f"{field or 'it'} has no {said.rpartition(' ')[2].strip('`')!r}"
-    if said.startswith("Object contains unknown field "):
-        return f"{field or 'it'} has {said.rpartition(' ')[2].strip('`')!r}, which is not known"
+    if message.startswith("Object missing required field "):
+        return f"{field or 'it'} has no {message.rpartition(' ')[2].strip('`')!r}"
+    if message.startswith("Object contains unknown field "):
+        return f"{field or 'it'} has {message.rpartition(' ')[2].strip('`')!r}, which is not known"
     value = tree
     try:
         for name, index in steps:
@@ -148,4 +148,4 @@ def _said(message: str, tree: Any) -> str:
         shown = f" is {shortened(value)}"
     except (LookupError, TypeError, ValueError):  # the path does not say which one it is
         shown = ""
-    return f"{field or 'it'}{shown}; it must be {allowed(said)}"
+    return f"{field or 'it'}{shown}; it must be {allowed(message)}"

@@ -1,4 +1,4 @@
-"""Memory of this process: the most it had at a time, and what it can give back."""
+"""Peak memory of this process, and returning free memory to the system."""
 
 from __future__ import annotations
 

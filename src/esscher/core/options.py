@@ -186,7 +186,7 @@ def checked(option: Option, value: Any) -> Any:
                 raise msgspec.ValidationError("Expected `float` that is finite")
         return msgspec.convert(given, option.annotation)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `")
+        message, _, place = str(error).partition(" - at `")
         shown = given if hasattr(value, "tolist") else value
         each = "each entry" if "[" in place else "it"
         kinds = (option.annotation, *get_args(option.annotation))
@@ -195,7 +195,7 @@ def checked(option: Option, value: Any) -> Any:
         # a percentage where a share is wanted is taken for a slip
         slip = isinstance(given, int | float) and 2 <= given <= 100 and min(bounds, default=2) <= 1
         raise InputError(
-            f"{option.name} is {shortened(shown)}; {each} must be {allowed(said, option.type)}"
+            f"{option.name} is {shortened(shown)}; {each} must be {allowed(message, option.type)}"
             + (f"; did you mean {given / 100:g}?" if slip else "")
         ) from error
 

@@ -57,7 +57,7 @@ WIDE = 10**40
 def plain_count(number: float) -> str:
     """A number of things in plain digits, such as 1,320: never 1.32e+03.
 
-    Below 100 three digits say enough; beyond 10^15 there is no other way than powers of ten.
+    Below 100 three digits say enough; beyond 10^15 powers of ten are used.
     """
     if not math.isfinite(number):
         return "infinitely many"
@@ -66,8 +66,8 @@ def plain_count(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 or number == round(number) else f"{number:.3g}"
 
 
-def about(number: float) -> str:
-    """An estimated number of things, in plain digits of which three mean something."""
+def rounded(number: float) -> str:
+    """A rounded number of things in plain digits, of which three are significant."""
     if not math.isfinite(number) or abs(number) < 1000:
         return plain_count(number)
     return plain_count(float(f"{number:.3g}"))
@@ -120,11 +120,11 @@ def two_digits(number: float) -> str:
     """A measured number in two significant digits, in plain digits between 0.0001 and 10^15."""
     if not math.isfinite(number) or number == 0:
         return f"{number:g}"
-    rounded = float(f"{number:.1e}")
-    if not 1e-4 <= abs(rounded) < 1e15:
-        return f"{rounded:.1e}".replace("e+", "e").replace("e-0", "e-").replace("e0", "e")
-    places = max(0, 1 - math.floor(math.log10(abs(rounded))))
-    return f"{rounded:,.{places}f}"
+    digits = float(f"{number:.1e}")
+    if not 1e-4 <= abs(digits) < 1e15:
+        return f"{digits:.1e}".replace("e+", "e").replace("e-0", "e-").replace("e0", "e")
+    places = max(0, 1 - math.floor(math.log10(abs(digits))))
+    return f"{digits:,.{places}f}"
 
 
 def between(

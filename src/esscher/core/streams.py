@@ -1,4 +1,4 @@
-"""Random streams: a function of the seed, of the purpose and of an index, and of nothing else."""
+"""Random streams, determined by the seed, a purpose and an index."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Variable:
 
     def __post_init__(self) -> None:
         for axis in self.axes:
-            if own_name(axis) not in AXES and axis != "...":
+            if short_name(axis) not in AXES and axis != "...":
                 raise TypeError(f"there is no axis {axis!r}; declare it in core/variables.py")
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -145,7 +145,7 @@ class Variable:
 
     @property
     def heading(self) -> str:
-        """What stands above it on a page."""
+        """The heading on a page."""
         return self.label or self.name.replace("_", " ")
 
 
@@ -344,11 +344,11 @@ def section(kind: type[D], lead: str = "") -> Section[D]:
 def section_of(data: xr.Dataset, prefix: str) -> xr.Dataset:
     """Return the variables whose names begin with a prefix, with axes and names without it."""
     inside = data[[name for name in data.data_vars if str(name).startswith(prefix)]]
-    names = {str(name): own_name(str(name)) for name in inside.variables}
-    return inside.rename({name: own for name, own in names.items() if name != own})
+    names = {str(name): short_name(str(name)) for name in inside.variables}
+    return inside.rename({name: short for name, short in names.items() if name != short})
 
 
-def own_name(name: str) -> str:
+def short_name(name: str) -> str:
     """Return the name of a variable or axis without that of its section."""
     return name.rpartition(".")[2]
 
@@ -401,7 +401,7 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
     for name, variable in declared.items():
         where = f"{place}: {name}"
         if name not in data:
-            inside = name[: -len(own_name(name))]  # of a section, which is there or is not
+            inside = name[: -len(short_name(name))]  # of a section, which is there or is not
             there = not inside or any(str(other).startswith(inside) for other in data.data_vars)
             if variable.optional or not there:
                 continue
@@ -410,8 +410,8 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         if array.dims != variable.axes:
             raise InputError(f"{where} has axes {array.dims}; they must be {variable.axes}")
         if array.dtype.kind != variable.kind:
-            said = KINDS[variable.kind]
-            raise InputError(f"{where} is of type {array.dtype}; it must be {said}")
+            expected = KINDS[variable.kind]
+            raise InputError(f"{where} is of type {array.dtype}; it must be {expected}")
         if variable.kind == "f" and bool(np.isinf(array.values).any()):
             raise InputError(f"{where} holds an infinite number")
         used |= dict.fromkeys(variable.axes, name)
@@ -420,8 +420,8 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
             raise InputError(f"{place}: it has labels {axis!r}, which are not known")
     for axis, name in used.items():
         labels = data.variables.get(axis)
-        if labels is None or labels.dtype.kind != AXES[own_name(axis)][0]:
-            kind_ = KINDS[AXES[own_name(axis)][0]]
+        if labels is None or labels.dtype.kind != AXES[short_name(axis)][0]:
+            kind_ = KINDS[AXES[short_name(axis)][0]]
             raise InputError(f"{place}: the labels of {axis!r}, along {name}, must be {kind_}")
         if len(np.unique(labels.values)) < labels.size:
             raise InputError(f"{place}: the labels of {axis!r} are not distinct")

@@ -1,4 +1,4 @@
-"""Text that a decoder generates, and what that took: seconds, bytes of its cache, memory."""
+"""Text that a decoder generates, with time, bytes of the cache, and peak memory."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def generate(
 
 
 def warm_up(loaded: LoadedModel, ids: tuple[int, ...], cache: Any = None) -> None:
-    """Generate a little, and forget it: the first call is slower, and is not to be measured."""
+    """Generate a few tokens and discard them: the first call is slower than later ones."""
     generate(loaded, ids[:WARM_PROMPT], cache, new=WARM_NEW)
 
 

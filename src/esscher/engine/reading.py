@@ -109,7 +109,7 @@ class PassageReader:
 
         def watch(inputs: LayerInputs) -> Tensor | None:
             output = replacement(inputs)
-            attention.append((inputs.own() if output is None else output)[0].cpu())
+            attention.append((inputs.original() if output is None else output)[0].cpu())
             return output
 
         def keep(module: Any, args: Any, output: Any) -> None:

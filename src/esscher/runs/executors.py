@@ -1,4 +1,4 @@
-"""Who computes the cells of a run: this process, worker processes, or a cluster.
+"""Executors of the cells of a run: this process, worker processes, or a cluster.
 
 A cell is a task: a name, a function that a worker can import, and small arguments. What an
 executor yields is stored at once, in whatever order it comes.
@@ -172,7 +172,7 @@ def chosen_executor(
     *,
     scheduler: str | None = None,
 ) -> Iterator[CellExecutor]:
-    """Give whoever computes the cells, for the time of a block; this process if nothing is asked.
+    """Return the executor of the cells for a block: this process unless another is asked for.
 
     Parameters
     ----------
@@ -484,8 +484,8 @@ def connected(
             'pip install "esscher[cluster]"'
         ) from error
 
-    async def who_answers(address: str) -> str:
-        """Ask before there is a client: closing one that nobody answers takes minutes."""
+    async def identify(address: str) -> str:
+        """Ask before making a client: closing one without a scheduler takes minutes."""
         security: Any = distributed.Security()  # type: ignore[no-untyped-call]
         rpc: Any = distributed.rpc
         options = security.get_connection_args("client")
@@ -504,7 +504,7 @@ def connected(
             if scheduler.endswith(".json"):
                 address = read_json(Path(scheduler))["address"]
             # in a thread: a notebook has an event loop in this one
-            kind = thread.submit(asyncio.run, who_answers(address)).result()
+            kind = thread.submit(asyncio.run, identify(address)).result()
             if kind != "Scheduler":
                 raise ValueError(f"a {kind.lower()} answers there")
             make_client: Any = distributed.Client

@@ -54,7 +54,7 @@ SCHEMA = 4
 _SHOWN = 160
 
 
-class About(Record, frozen=True, kw_only=True):
+class RunConfig(Record, frozen=True, kw_only=True):
     """Contents of a run's ``config.json``.
 
     Attributes
@@ -79,7 +79,7 @@ class About(Record, frozen=True, kw_only=True):
     command: list[str] | None = None
 
 
-def read_about(folder: Path, kind: str | None = None) -> About:
+def read_config(folder: Path, kind: str | None = None) -> RunConfig:
     """Read a run's ``config.json``; ``kind`` is that which is expected, any if left out.
 
     Raises
@@ -87,19 +87,19 @@ def read_about(folder: Path, kind: str | None = None) -> About:
     InputError
         If the directory is no run, is one of another layout or kind, or the file is damaged.
     """
-    config = folder / CONFIG
+    path = folder / CONFIG
     layout = None
     try:
-        tree = read_json(config)
+        tree = read_json(path)
         layout = tree.get("schema") if isinstance(tree, dict) else None
         if not isinstance(layout, int) or layout == SCHEMA:
             layout = None
-            about = as_record(tree, About, str(config))
+            config = as_record(tree, RunConfig, str(path))
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a run: it has no {CONFIG}") from error
     except InputError as error:
         reason = str(error)
-        reason = reason if "is damaged" in reason else f"{config} is damaged ({reason})"
+        reason = reason if "is damaged" in reason else f"{path} is damaged ({reason})"
         raise InputError(f"{reason}; restore it, or choose another directory") from error
     if layout is not None:
         raise InputError(
@@ -107,9 +107,9 @@ def read_about(folder: Path, kind: str | None = None) -> About:
             f"{SCHEMA}: read it with the version that wrote it, or run its command again with "
             "another directory"
         )
-    if kind is not None and about.kind != kind:
-        raise InputError(f"{folder} holds a run of kind {shortened(about.kind)}, not {kind!r}")
-    return about
+    if kind is not None and config.kind != kind:
+        raise InputError(f"{folder} holds a run of kind {shortened(config.kind)}, not {kind!r}")
+    return config
 
 
 def check_free(folder: Path) -> None:
@@ -188,7 +188,7 @@ def run_lock(folder: Path) -> Iterator[None]:
                     "wait until it has ended, stop it, or choose another directory"
                 )
             time.sleep(0.02)
-        with suppress(OSError):  # only a courtesy to whoever comes second
+        with suppress(OSError):  # shown to a second process that wants the lock
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
         yield
@@ -246,7 +246,7 @@ def check_run_place(out: Path | None, kind: str, known: Mapping[str, Any]) -> No
         check_room_for(out, str(out))
         return
     check_room_for(out, str(out))
-    stored = read_about(out, kind).configuration
+    stored = read_config(out, kind).configuration
     # as JSON holds it: lists for tuples
     wanted: dict[str, Any] = parse_json(as_json(dict(known)), "what is asked for")
     check_same(out, {name: stored.get(name) for name in wanted}, wanted)
@@ -266,7 +266,7 @@ class Run:
     ----------
     folder
         The directory.
-    about
+    config
         Contents of its ``config.json``: kind, subject, configuration, versions, date.
     cells
         Variables of a cell; by the first word of its name if there are several kinds.
@@ -277,7 +277,7 @@ class Run:
     """
 
     folder: Path
-    about: About
+    config: RunConfig
     cells: type[Data] | Mapping[str, type[Data]]
     on_disk: bool = True
     doing: Callable[[str], None] = lambda what: None
@@ -287,7 +287,7 @@ class Run:
     def identity(self) -> str:
         """Hash of the configuration: every cell says to which run it belongs."""
         return hashlib.sha256(
-            json.dumps(self.about.configuration, sort_keys=True).encode()
+            json.dumps(self.config.configuration, sort_keys=True).encode()
         ).hexdigest()
 
     def names(self) -> list[str]:
@@ -388,7 +388,7 @@ def open_run(
         difference), is damaged, or another process works on it.
     """
     wanted = json.loads(json.dumps(configuration))  # lists for tuples
-    about = About(
+    config = RunConfig(
         schema=SCHEMA,
         kind=kind,
         subject=subject,
@@ -399,10 +399,10 @@ def open_run(
     )
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="esscher-") as place:
-            yield Run(Path(place), about, cells, on_disk=False)
+            yield Run(Path(place), config, cells, on_disk=False)
         return
-    config = folder / CONFIG
-    if not config.exists():
+    path = folder / CONFIG
+    if not path.exists():
         check_free(folder)
     try:
         (folder / PARTS).mkdir(parents=True, exist_ok=True)
@@ -413,17 +413,17 @@ def open_run(
             for leftover in inner.glob(f".*{TEMPORARY}"):  # of a process that was killed
                 if leftover.is_symlink() or leftover.is_file():
                     leftover.unlink(missing_ok=True)
-        if config.exists():
-            stored = read_about(folder, kind)
+        if path.exists():
+            stored = read_config(folder, kind)
             check_same(folder, stored.configuration, wanted)
-            about = msgspec.structs.replace(stored, request=request)
-            if stored != about:
-                about = msgspec.structs.replace(about, command=_command())
-                write_atomically(config, as_json(about))
+            config = msgspec.structs.replace(stored, request=request)
+            if stored != config:
+                config = msgspec.structs.replace(config, command=_command())
+                write_atomically(path, as_json(config))
         else:
-            about = msgspec.structs.replace(about, command=_command())
-            write_atomically(config, as_json(about))
-        yield Run(folder, about, cells)
+            config = msgspec.structs.replace(config, command=_command())
+            write_atomically(path, as_json(config))
+        yield Run(folder, config, cells)
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
@@ -450,7 +450,7 @@ def _installed(package: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what takes part in a measurement; None for what is not installed.
+    """Versions of the packages that measure; None for those that are not installed.
 
     ``kernel`` streams attention on processors: "compiled" if that is installed, else "torch"; which
     it is is seen without loading either. Which instructions it uses is no version: that depends on
@@ -473,6 +473,6 @@ def versions() -> dict[str, str | None]:
 
 
 def _command() -> list[str] | None:
-    """Words of the command that is at work; None when Esscher is called from Python."""
+    """Words of the running command; None when Esscher is called from Python."""
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get("esscher.words")

@@ -13,7 +13,7 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.untrusted import LARGE, open_regular, read_json
 from esscher.core.validation import as_path
-from esscher.runs.folder import CONFIG, Run, read_about
+from esscher.runs.folder import CONFIG, Run, read_config
 from esscher.runs.result import finish, read_result
 from esscher.runs.study import stored_setup
 from esscher.studies import STUDIES
@@ -82,10 +82,10 @@ def load(path: str | Path) -> Any:
         if not isinstance(tree, dict) or not isinstance(name := tree.get("kind"), str):
             raise InputError(f"{place} is damaged: it is no result")
         return study_named(name, str(place)).from_json(tree, str(place))
-    about, config = read_about(place), str(place / CONFIG)
-    kind = study_named(about.kind, config)
-    setup = stored_setup(kind, about.configuration | about.request, config)
-    return finish(kind, setup, Run(place, about, kind.cell))
+    config, path = read_config(place), str(place / CONFIG)
+    kind = study_named(config.kind, path)
+    setup = stored_setup(kind, config.configuration | config.request, path)
+    return finish(kind, setup, Run(place, config, kind.cell))
 
 
 def is_dataset(path: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from esscher.core.atomic import check_writable, write_output
 from esscher.core.errors import InputError
 from esscher.core.untrusted import foreign, open_regular
-from esscher.runs.folder import CONFIG, read_about, run_folders
+from esscher.runs.folder import CONFIG, read_config, run_folders
 from esscher.runs.registry import load
 from esscher.runs.result import NotFinished, Result
 from esscher.show.content import Drawn, Summary, offered
@@ -29,7 +29,7 @@ def page_of(result: Result[Any]) -> Summary:
     """Return the page of a result: what its study says about it, and where it comes from."""
     folder, configuration = result.folder, result.setup.configuration()
     stored = folder is not None and (folder / CONFIG).exists()
-    about = read_about(folder) if folder is not None and stored else None
+    config = read_config(folder) if folder is not None and stored else None
     subject = result.study.subject(result.setup)
     title = folder.resolve().name if folder is not None and stored else subject
     summary, drawings = page_summary(result, title), offered(result.drawings, result)
@@ -55,7 +55,7 @@ def page_of(result: Result[Any]) -> Summary:
         rows.append((f"corpus {corpus['name']}", f"{corpus['source']}, {corpus['text_hash']}"))
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in result.versions.items() if v)))
 
-    command = shlex.join(about.command) if about is not None and about.command else None
+    command = shlex.join(config.command) if config is not None and config.command else None
     return replace(
         summary,
         title=title,

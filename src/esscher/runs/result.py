@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from esscher.runs.folder import About, Run
+    from esscher.runs.folder import Run, RunConfig
     from esscher.runs.study import Setup, Study
     from esscher.show.table_view import TableView
 
@@ -39,7 +39,7 @@ class NotFinished(InputError):
 
 
 class Attributes(Record, frozen=True, kw_only=True):
-    """What the dataset of a result says besides its numbers.
+    """Attributes of the dataset of a result.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Result(Generic[S]):
 
     @property
     def versions(self) -> dict[str, str | None]:
-        """Software that measured."""
+        """Versions of the software that measured."""
         return dict(json.loads(self.data.attrs["versions"]))
 
     @cached_property
@@ -111,7 +111,7 @@ class Result(Generic[S]):
 
     @property
     def subject(self) -> str:
-        """What was measured, in a line."""
+        """Model and text, or law, in a line."""
         subject = getattr(self.view, "subject", None)
         if self.cells and subject is not None:
             return str(subject(self))
@@ -330,8 +330,8 @@ class HeadResult:
         return self.result.plot(drawing.name, heads=[(self.layer, self.head)])
 
     def __repr__(self) -> str:
-        said = "; ".join(f"{name} {text}" for name, text in self.numbers().items())
-        return f"head {self.layer}.{self.head}: {said}"
+        numbers = "; ".join(f"{name} {text}" for name, text in self.numbers().items())
+        return f"head {self.layer}.{self.head}: {numbers}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -421,7 +421,7 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     import xarray as xr
 
     cells, complete = study.stored(setup, run)
-    attributes = attributes_of(study, setup, list(cells), complete, run.about)
+    attributes = attributes_of(study, setup, list(cells), complete, run.config)
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -446,16 +446,16 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 
 
 def attributes_of(
-    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, about: About
+    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, config: RunConfig
 ) -> dict[str, Any]:
-    """Return what the dataset of a result says besides its numbers: see :class:`Attributes`."""
+    """Return the attributes of the dataset of a result: see :class:`Attributes`."""
     return {
         "kind": study.name(),
         "cells": json.dumps(list(cells)),
         "complete": int(complete),
-        "created": about.created,
+        "created": config.created,
         "configuration": json.dumps(setup.configuration()),
-        "versions": json.dumps(about.versions),
+        "versions": json.dumps(config.versions),
     }
 
 

@@ -71,7 +71,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Setup(Generic[S]):
-    """All that the numbers of a run are a function of.
+    """Everything that the numbers of a run depend on.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class Work(Protocol):
 
     @property
     def setup(self) -> Setup[Any]:
-        """What the numbers are a function of."""
+        """Settings, model and text, on which the numbers depend."""
         ...
 
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
@@ -141,9 +141,9 @@ class Study(ABC, Generic[S]):
     #: Variables of the result, and of a cell; by the first word of its name if there are several.
     data: ClassVar[type[Data]]
     cell: ClassVar[type[Data] | Mapping[str, type[Data]]]
-    #: What comes of it.
+    #: Class of the result.
     result: ClassVar[type[Result[Any]]] = Result
-    #: What a progress bar counts.
+    #: Unit that the progress bar counts.
     unit: ClassVar[str] = "cells"
     #: The question that it answers: the first line that a terminal shows.
     asks: ClassVar[str] = ""

@@ -106,7 +106,7 @@ def seen_by(p: Problem) -> Tensor:
     return torch.ones(n_q, tail, dtype=torch.bool).tril(tail - n_q).expand(batch, n_q, tail)
 
 
-def check(p: Problem, found: Tensor) -> None:
+def check(p: Problem, result: Tensor) -> None:
     """Compare with the definition in float64, up to the rounding of float32.
 
     A logit's sum of d products and its few other operations err by (d + 8) units of their absolute
@@ -118,9 +118,9 @@ def check(p: Problem, found: Tensor) -> None:
     key_heads = p.tail_keys.shape[1]
     group = heads // key_heads
     seen = seen_by(p)
-    assert found.shape == (batch, heads, n_q, p.tail_values.shape[-1])
-    assert found.dtype == p.q.dtype
-    assert found.transpose(1, 2).is_contiguous()
+    assert result.shape == (batch, heads, n_q, p.tail_values.shape[-1])
+    assert result.dtype == p.q.dtype
+    assert result.transpose(1, 2).is_contiguous()
     for b in range(batch):
         for h in range(heads):
             number = b * key_heads + h // group
@@ -133,7 +133,7 @@ def check(p: Problem, found: Tensor) -> None:
             query = p.q[b, h].double() * p.scaling
             keep = torch.cat([torch.ones(n_q, listed).bool(), seen[b]], 1)
             some = keep.any(1)
-            assert (found[b, h, ~some] == 0).all()
+            assert (result[b, h, ~some] == 0).all()
             if not some.any():
                 continue
             query, keep = query[some], keep[some]
@@ -149,4 +149,4 @@ def check(p: Problem, found: Tensor) -> None:
             largest = values.abs().amax(1).where(keep, 0).amax(1)
             error = 2 * UNIT * (off.amax(1) + keep.sum(1) + 8) * largest
             error = error[:, None] + expected.abs() * torch.finfo(p.q.dtype).eps
-            assert ((found[b, h, some].double() - expected).abs() <= error).all()
+            assert ((result[b, h, some].double() - expected).abs() <= error).all()

@@ -137,7 +137,12 @@ static void one_weighing_problem(void)
     for (int64_t i = 0; i < queries; i++) ends[i] = i < asked ? up_to((int)n) : 0;
     float *extra = floats(n);
     extra[rand() % n] = -__builtin_inff();
+    int64_t answered = rand() % (asked + 1), d_v = up_to(20);
+    float *centre = filled(d_v, 0.0f), *values = floats(n * d_v), *packed = floats(n * d_v);
+    esscher_pack_values(values, centre, n, d_v, packed);
     struct weighing p = {
+        .values = packed, .log_sum = floats(answered), .output = floats(answered * d_v),
+        .answered = answered, .value_width = d_v,
         .keys = keys, .tilts = tilts, .extra = rand() % 2 ? extra : NULL,
         .ends = rand() % 2 ? ends : NULL, .room = floats(n * PANEL),
         .sums = filled(3 * columns * WIDTH, 0.0f), .square = floats(columns),

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.attention.compiled import build, kernel
+from esscher.engine.attention.compiled import kernel
 from esscher.engine.attention.ragged import (
-    CALL,
-    LISTS,
     attend_lists,
     pack_lists,
 )
@@ -70,19 +68,3 @@ def test_lists_outside_the_arrays():
         wrong = replace(p, segments=replace(p.segments, **change))
         with pytest.raises(InputError, match="a list lies outside the"):
             wrong.solved()
-
-
-@needs_kernel
-def test_the_struct_is_that_of_the_source():
-    """A field more or less on one side would make the kernel read elsewhere."""
-    source = (build.FOLDER / "block.h").read_text()
-    body = source.split("struct ragged {")[1].split("};")[0].splitlines()
-    statements = [line.split("/*")[0].strip() for line in body]
-    fields = sum(
-        1 if "(" in line else line.count(",") + 1 for line in statements if line.endswith(";")
-    )
-    doubles = sum(line.count(",") + 1 for line in statements if line.startswith("double"))
-    lists = statements.index("int64_t code_bytes;") + 1
-    of_lists = sum(line.count(",") + 1 for line in statements[:lists] if line.endswith(";"))
-    assert LISTS.format == f"@{of_lists}q"
-    assert CALL.format == f"@{fields - of_lists - doubles}q{doubles}d"

@@ -125,5 +125,5 @@ def test_the_same_bits_with_any_number_of_threads():
     finally:
         torch.set_num_threads(before)
     for other in results[1:]:
-        for one, same in zip(results[0], other, strict=True):
-            np.testing.assert_array_equal(one, same)
+        for first, same in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(first, same)

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(params=["torch", "AVX2", "AVX512"])
 def implementation(request, monkeypatch):
-    """What few queries are done with."""
+    """Implementation that attends for few queries."""
     monkeypatch.setenv(kernel.VARIABLE, request.param)
     try:
         kernel.kernel_for(CPU, torch.float32)
@@ -176,8 +176,8 @@ def test_calls_from_several_threads(implementation):
     expected = [p.solved() for p in problems]
     with ThreadPoolExecutor(4) as pool:
         for _ in range(20):
-            for p, found in zip(expected, pool.map(Problem.solved, problems), strict=True):
-                assert torch.equal(p, found)
+            for p, result in zip(expected, pool.map(Problem.solved, problems), strict=True):
+                assert torch.equal(p, result)
 
 
 def test_arrays_that_the_kernel_does_not_read_are_left_to_torch(implementation):

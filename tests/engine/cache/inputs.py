@@ -26,7 +26,7 @@ def layer_inputs(heads=4, key_heads=2, queries=6, keys=40, d=5, strength=1.0, se
         visible_mask=None,
         offset=keys - queries,
         hidden=None,
-        own=lambda: torch.zeros(0),
+        original=lambda: torch.zeros(0),
     )
     inputs = dataclasses.replace(inputs, **changes)
-    return dataclasses.replace(inputs, own=lambda: inputs.attend(torch.float32))
+    return dataclasses.replace(inputs, original=lambda: inputs.attend(torch.float32))

@@ -8,9 +8,10 @@ import torch
 from esscher.engine.cache.budgets import RECENT, SINKS, Keeping, TokenBudgets
 from esscher.engine.cache.selection import PlannedRule, reduced_attention
 from esscher.engine.models.transformers_library import quiet
+from tests.engine.models.tiny import tiny_model
 
 NEW = 6
-#: What is kept for certain of a long prompt, and of one that tests can afford.
+#: Tokens always kept of a long prompt, and of a short one.
 LONG, SHORT = Keeping(sinks=SINKS, recent=RECENT), Keeping(sinks=2, recent=4)
 #: Of models with rotary positions, and of GPT-2.
 ROTARY, LEARNED = {"max_position_embeddings": 200}, {"n_positions": 200}
@@ -21,6 +22,11 @@ def room_for(name):
     if name == "gemma3":
         return {}
     return LEARNED if name.startswith("gpt2") else ROTARY
+
+
+def decoder(name="llama", **options):
+    """A tiny decoder without a tokenizer, with uneven attention."""
+    return tiny_model(name, strength=4.0, **room_for(name), **options)
 
 
 def budgets_for(
@@ -57,7 +63,7 @@ def padded(texts, side="left", width=None):
 
 
 def generated(loaded, batch, new=NEW, **options):
-    """What a model generates, greedily unless options say otherwise, with all its logits."""
+    """Output of ``generate``, greedy unless options say otherwise, with all logits."""
     with quiet():
         return loaded.model.generate(
             **batch,
@@ -79,9 +85,9 @@ def read(loaded, cache, ids, **options):
         return loaded.model(input_ids=ids, past_key_values=cache, **options).logits
 
 
-def logits_of(found):
+def logits_of(result):
     """Logits of every new token, [rows, new, vocabulary]."""
-    return torch.stack(found.logits, dim=1)
+    return torch.stack(result.logits, dim=1)
 
 
 class MaskedPlan:

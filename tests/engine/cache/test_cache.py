@@ -26,6 +26,7 @@ from tests.engine.cache.plans import (
     SHORT,
     MaskedPlan,
     budgets_for,
+    decoder,
     generated,
     logits_of,
     padded,
@@ -52,22 +53,18 @@ DECODERS = (
 )
 #: Largest difference of logits: rounding of float32 through three layers. Weights are moderate, so
 #: that logits are near 1 and attention does not magnify what rounding does.
-ROUNDING, STRENGTH = 1e-5, 4.0
+ROUNDING = 1e-5
 
 
-def model(name="llama", **options):
-    return tiny_model(name, strength=STRENGTH, **room_for(name), **options)
-
-
-def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=ROUNDING, atol=ROUNDING)
+def same(result, expected):
+    torch.testing.assert_close(result, expected, rtol=ROUNDING, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_all_tokens_are_dense_generation(name, side):
     """Alone and in a batch with padding, and in a second turn."""
-    loaded = model(name)
+    loaded = decoder(name)
     for lengths in ((40,), (40, 23, 1)):
         batch = padded(prompts(lengths), side)
         cache = planned_cache(loaded, budgets_for(loaded, 1.0))
@@ -94,21 +91,21 @@ def test_all_tokens_are_dense_generation(name, side):
 )
 @pytest.mark.parametrize("name", DECODERS)
 def test_any_budget_is_the_masked_computation(name, selection, bits):
-    loaded = model(name)
+    loaded = decoder(name)
     batch = padded(prompts((60, 31)))
     budgets = budgets_for(loaded, 0.4, spread=0.5, selection=selection, bits=bits)
     with attention_override(loaded, MaskedPlan(loaded, budgets)):
         masked = generated(loaded, batch)
     cache = planned_cache(loaded, budgets)
-    found = generated(loaded, batch, past_key_values=cache)
-    assert torch.equal(found.sequences, masked.sequences)
-    same(logits_of(found), logits_of(masked))
+    result = generated(loaded, batch, past_key_values=cache)
+    assert torch.equal(result.sequences, masked.sequences)
+    same(logits_of(result), logits_of(masked))
     dense = logits_of(generated(loaded, batch))
-    assert (logits_of(found) - dense)[:, 1:].abs().max() > 100 * ROUNDING
+    assert (logits_of(result) - dense)[:, 1:].abs().max() > 100 * ROUNDING
 
 
 def test_what_is_kept_and_what_it_takes():
-    loaded = model()
+    loaded = decoder()
     budgets = budgets_for(loaded, 0.25, spread=0.5)
     cache = planned_cache(loaded, budgets)
     assert repr(cache) == "ReducedCache(empty)"
@@ -135,7 +132,7 @@ def test_what_is_kept_and_what_it_takes():
 
 
 def test_a_model_used_with_another_cache_is_what_it_was():
-    loaded, batch = model(), padded(prompts((40, 23)))
+    loaded, batch = decoder(), padded(prompts((40, 23)))
     before = logits_of(generated(loaded, batch))
     names = [loaded.model.config._attn_implementation, loaded.backbone.config._attn_implementation]
     cache = planned_cache(loaded, budgets_for(loaded))
@@ -153,7 +150,7 @@ def test_a_model_used_with_another_cache_is_what_it_was():
 @pytest.mark.parametrize("options", [{}, {"chunk": 16, "decode": "budget"}])
 def test_a_call_that_fails_leaves_the_model_as_it_was(options, error):
     """The cache of which only some layers know the call refuses to go on."""
-    loaded, text = model(), prompts([40])[0][None]
+    loaded, text = decoder(), prompts([40])[0][None]
     names = loaded.backbone.config._attn_implementation
     cache = planned_cache(loaded, budgets_for(loaded), **options)
 
@@ -174,7 +171,7 @@ def test_a_call_that_fails_leaves_the_model_as_it_was(options, error):
 
 
 def test_copies_of_a_model_know_the_cache_too():
-    loaded, batch = model(), padded(prompts((40,)))
+    loaded, batch = decoder(), padded(prompts((40,)))
     cache = planned_cache(loaded, budgets_for(loaded))
     expected = logits_of(generated(loaded, batch, past_key_values=cache))
     other = copy.deepcopy(loaded.model)
@@ -186,7 +183,7 @@ def test_copies_of_a_model_know_the_cache_too():
 
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
 def test_eight_bits_are_as_close_to_dense_as_sixteen(selection):
-    loaded, kl = model(), {}
+    loaded, kl = decoder(), {}
     for bits in (None, (8, 8)):
         budgets = budgets_for(loaded, 0.4, selection=selection, bits=bits)
         for text in prompts([120] * 6):
@@ -204,7 +201,7 @@ def test_eight_bits_are_as_close_to_dense_as_sixteen(selection):
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_generated_tokens_get_fewer_bits_when_they_leave_the_window(name):
     """In batches too; what is told apart from full precision is rounding."""
-    loaded = tiny_model(name, strength=STRENGTH, max_position_embeddings=400)
+    loaded = tiny_model(name, strength=4.0, max_position_embeddings=400)
     texts, more = prompts([70, 50]), prompts([SLACK + 60, SLACK + 60], seed=9)
     plain, coded = (
         planned_cache(loaded, budgets_for(loaded, 0.4, bits=bits)) for bits in (None, (8, 8))
@@ -237,11 +234,11 @@ def test_generated_tokens_get_fewer_bits_when_they_leave_the_window(name):
 @pytest.mark.parametrize("bits", [None, (8, 8)])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
 def test_beams_share_what_was_read(name, bits):
-    loaded, batch = model(name), padded(prompts((40, 31)))
+    loaded, batch = decoder(name), padded(prompts((40, 31)))
     options = {"num_beams": 3, "num_return_sequences": 2}
     full = planned_cache(loaded, budgets_for(loaded, 1.0))
-    found = generated(loaded, batch, past_key_values=full, **options).sequences
-    assert torch.equal(found, generated(loaded, batch, **options).sequences)
+    result = generated(loaded, batch, past_key_values=full, **options).sequences
+    assert torch.equal(result, generated(loaded, batch, **options).sequences)
     budgets = budgets_for(loaded, 0.4, bits=bits)
     # beams of one prompt keep the same, and change places only among themselves
     with attention_override(loaded, MaskedPlan(loaded, budgets)):
@@ -254,13 +251,13 @@ def test_beams_share_what_was_read(name, bits):
 @pytest.mark.parametrize("decode", ["keep", "budget"])
 def test_assisted_decoding_takes_tokens_back(decode):
     """Candidates are looked up in the prompt; those that are wrong go."""
-    loaded = model()
+    loaded = decoder()
     text = torch.cat([prompts([20])[0]] * 2)[None]
     batch = {"input_ids": text, "attention_mask": torch.ones_like(text)}
     lookup = {"prompt_lookup_num_tokens": 3}
     everything = planned_cache(loaded, budgets_for(loaded, 1.0), decode=decode)
-    found = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
-    assert torch.equal(found.sequences, generated(loaded, batch, new=20).sequences)
+    result = generated(loaded, batch, new=20, past_key_values=everything, **lookup)
+    assert torch.equal(result.sequences, generated(loaded, batch, new=20).sequences)
     plain, assisted = (
         planned_cache(loaded, budgets_for(loaded, 0.5), decode=decode) for _ in range(2)
     )
@@ -275,7 +272,7 @@ def test_assisted_decoding_takes_tokens_back(decode):
 
 def test_tokens_of_a_prompt_that_are_taken_back():
     """The latest are in every list, at its end; not those of several texts."""
-    loaded, text = model(), prompts([60])[0][None]
+    loaded, text = decoder(), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.5, bits=(8, 8)))
     read(loaded, cache, text)
     before = cache.layers[0].segments
@@ -303,7 +300,7 @@ def test_tokens_of_a_prompt_that_are_taken_back():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype):
     """All tokens: as near to dense as dense computed in two ways is to itself."""
-    loaded = model()
+    loaded = decoder()
     loaded.model.to(dtype)
     batch = padded(prompts((40, 23)))
     cache = planned_cache(loaded, budgets_for(loaded, 1.0))
@@ -314,12 +311,12 @@ def test_half_precision(dtype):
         dense = transformers.DynamicCache(config=loaded.model.config)
         loaded.model(**batch, past_key_values=dense)
         mask = torch.cat([batch["attention_mask"], torch.ones(2, 1, dtype=torch.long)], 1)
-        found, expected = (
+        result, expected = (
             loaded.model(input_ids=ids[:, :1], attention_mask=mask, past_key_values=c).logits
             for c in (cache, dense)
         )
     rounding = torch.finfo(dtype).eps
-    assert (found - expected).abs().max() < 8 * rounding * expected.abs().max()
+    assert (result - expected).abs().max() < 8 * rounding * expected.abs().max()
     assert cache.dense_nbytes == 3 * 2 * 2 * 41 * 16 * 2
 
 
@@ -327,17 +324,17 @@ def test_half_precision(dtype):
 @pytest.mark.parametrize("lengths", [(50,), (50, 13, 37)])
 def test_a_prompt_in_pieces_is_the_prompt(name, lengths):
     """When all is kept. The last piece answers; a text may be padding only in the first ones."""
-    loaded, batch = model(name), padded(prompts(lengths))
+    loaded, batch = decoder(name), padded(prompts(lengths))
     cache = planned_cache(loaded, budgets_for(loaded, 1.0), chunk=16)
-    found = generated(loaded, batch, past_key_values=cache)
+    result = generated(loaded, batch, past_key_values=cache)
     dense = generated(loaded, batch)
-    assert torch.equal(found.sequences, dense.sequences)
-    same(logits_of(found), logits_of(dense))
+    assert torch.equal(result.sequences, dense.sequences)
+    same(logits_of(result), logits_of(dense))
 
 
 @pytest.mark.parametrize("selection", ["sample", "fitted"])
 def test_pieces_are_reduced_as_they_come(selection):
-    loaded, text = model(), prompts([180])[0][None]
+    loaded, text = decoder(), prompts([180])[0][None]
     budgets = budgets_for(loaded, 0.25, selection=selection)
     whole, pieces = planned_cache(loaded, budgets), planned_cache(loaded, budgets, chunk=40)
     sizes = []
@@ -355,19 +352,19 @@ def test_pieces_are_reduced_as_they_come(selection):
 
 
 def test_generation_of_any_length_in_bounded_memory():
-    loaded, text = model(), prompts([60])[0][None]
+    loaded, text = decoder(), prompts([60])[0][None]
     budgets = budgets_for(loaded, 0.25)
     cache = planned_cache(loaded, budgets, decode="budget", length=60)
     grows = planned_cache(loaded, budgets, decode="budget")
     sizes: dict[int, list[int]] = {}
     with torch.no_grad():
-        for one in (cache, grows):
-            loaded.model(input_ids=text, past_key_values=one)
+        for each in (cache, grows):
+            loaded.model(input_ids=text, past_key_values=each)
             for _ in range(4 * SLACK + 10):
                 token = torch.tensor([[7]])
-                place = torch.tensor([[one.get_seq_length() % 190]])
-                loaded.model(input_ids=token, past_key_values=one, position_ids=place)
-                sizes.setdefault(id(one), []).append(int(one.kept.max()))
+                place = torch.tensor([[each.get_seq_length() % 190]])
+                loaded.model(input_ids=token, past_key_values=each, position_ids=place)
+                sizes.setdefault(id(each), []).append(int(each.kept.max()))
     bound = (
         15 + 4 + SLACK
     )  # the budget, what is always recent, and what comes before it is selected
@@ -382,7 +379,7 @@ def test_generation_of_any_length_in_bounded_memory():
 )
 def test_a_text_of_a_batch_is_selected_as_it_is_alone(selection, bits):
     """Also when it is selected again and again: padding and other texts change nothing."""
-    loaded, texts = model(), prompts((30, 44))
+    loaded, texts = decoder(), prompts((30, 44))
     batch, budgets = padded(texts), budgets_for(loaded, 0.4, selection=selection, bits=bits)
     options = {"decode": "budget", "length": 44}
     new = SLACK + 40
@@ -407,18 +404,18 @@ def test_a_text_of_a_batch_is_selected_as_it_is_alone(selection, bits):
             loaded.model(input_ids=text[None], past_key_values=alone)
             for step, row in enumerate(rows):
                 place = torch.tensor([[(len(text) + step) % 190]])
-                found = loaded.model(
+                result = loaded.model(
                     input_ids=torch.tensor([[5 + step % 40]]),
                     position_ids=place,
                     past_key_values=alone,
                 ).logits[:, -1]
                 # rounding may move a code by one
                 near = 1e-4 if bits is None else 2e-3
-                torch.testing.assert_close(found, row[i : i + 1], rtol=near, atol=near)
+                torch.testing.assert_close(result, row[i : i + 1], rtol=near, atol=near)
 
 
 def test_inference_mode_and_no_gradients():
-    loaded, text = model(), prompts([60])[0][None]
+    loaded, text = decoder(), prompts([60])[0][None]
     loaded.model.requires_grad_(True)
     caches = [planned_cache(loaded, budgets_for(loaded)) for _ in range(3)]
     with torch.inference_mode():
@@ -427,8 +424,10 @@ def test_inference_mode_and_no_gradients():
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=caches[1])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
-        found = [loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]]
-    same(found[1], found[0])
+        result = [
+            loaded.model(input_ids=text[:, :12], past_key_values=c).logits for c in caches[:2]
+        ]
+    same(result[1], result[0])
     # queries, keys and values would get none: refused before anything is read
     with pytest.raises(InputError, match=r"no gradients flow .* torch.no_grad"):
         loaded.model(input_ids=text, past_key_values=caches[2])
@@ -437,7 +436,7 @@ def test_inference_mode_and_no_gradients():
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=caches[2])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[2])
-        same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, found[0])
+        same(loaded.model(input_ids=text[:, :12], past_key_values=caches[2]).logits, result[0])
         loaded.model(input_ids=text[:, :1], past_key_values=caches[1])
     # of a layer behind, or of queries alone, or of inputs: refused too, and the cache is as it was
     loaded.model.requires_grad_(False)
@@ -459,7 +458,7 @@ def test_inference_mode_and_no_gradients():
 
 
 def test_autocast_is_refused_before_anything_is_read():
-    loaded, text = model(), prompts([60])[0][None]
+    loaded, text = decoder(), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded))
     for given in (text, text[:, :1]):
         refused = pytest.raises(InputError, match=r"outside of torch\.autocast")
@@ -470,7 +469,7 @@ def test_autocast_is_refused_before_anything_is_read():
 
 
 def test_prompts_shorter_than_what_is_certain_are_kept_whole():
-    loaded = model()
+    loaded = decoder()
     for length in (1, 3, 35, 36, 37):
         batch = padded(prompts([length]))
         cache = planned_cache(loaded, budgets_for(loaded, keeping=LONG))
@@ -482,7 +481,7 @@ def test_prompts_shorter_than_what_is_certain_are_kept_whole():
 
 
 def test_refusals():
-    loaded, text = model(), prompts([40])[0][None]
+    loaded, text = decoder(), prompts([40])[0][None]
     budgets = budgets_for(loaded)
     with pytest.raises(InputError, match="decode is 'all'; choose 'keep' or 'budget'"):
         planned_cache(loaded, budgets, decode="all")
@@ -509,7 +508,7 @@ def test_refusals():
 @pytest.mark.parametrize("layer", [0, 2])
 def test_attention_that_passes_the_cache_by_is_noticed(layer):
     """As when somebody switches the attention of the model in the middle of a call."""
-    loaded, text = model(), prompts([40])[0][None]
+    loaded, text = decoder(), prompts([40])[0][None]
     cache, config = planned_cache(loaded, budgets_for(loaded)), loaded.backbone.config
 
     def switch(*given):
@@ -529,7 +528,7 @@ def test_attention_that_passes_the_cache_by_is_noticed(layer):
 
 def test_threads_take_turns():
     """A call that begins while another is in its last layer waits for its end."""
-    loaded, (text, other) = model(), prompts([40, 33])
+    loaded, (text, other) = decoder(), prompts([40, 33])
     budgets = budgets_for(loaded)
 
     def answer(ids, cache):
@@ -552,10 +551,10 @@ def test_threads_take_turns():
             assert not ended
 
     handle = loaded.backbone.layers[-1].register_forward_pre_hook(begin)
-    found = answer(text, first)
+    result = answer(text, first)
     handle.remove()
     threads[0].join()
-    assert torch.equal(found, expected[0][0])
+    assert torch.equal(result, expected[0][0])
     assert torch.equal(ended[0], expected[1][0])
     assert torch.equal(answer(text[:5], first), expected[0][1])
     assert torch.equal(answer(other[:5], second), expected[1][1])
@@ -564,7 +563,7 @@ def test_threads_take_turns():
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_masks_that_hide_tokens_of_the_prompt_are_refused(implementation):
     """Also those that show its padding; new tokens can be hidden."""
-    loaded, batch = model(), padded(prompts((40, 31)))
+    loaded, batch = decoder(), padded(prompts((40, 31)))
     loaded.model.set_attn_implementation(implementation)
     cache = planned_cache(loaded, budgets_for(loaded, 0.5))
 
@@ -652,10 +651,10 @@ def test_generate_uses_a_default_cache_for_every_prompt(name):
     before = logits_of(generated(loaded, first))
     cache = planned_cache(loaded, budgets_for(loaded))
     with cache_by_default(loaded, cache):
-        found = [logits_of(generated(loaded, batch)) for batch in (first, second)]
+        result = [logits_of(generated(loaded, batch)) for batch in (first, second)]
         assert cache.get_seq_length() == 55
     assert torch.equal(logits_of(generated(loaded, first)), before)
     assert cache.get_seq_length() == 55
-    for batch, one in zip((first, second), found, strict=True):
-        own = planned_cache(loaded, budgets_for(loaded))
-        assert torch.equal(one, logits_of(generated(loaded, batch, past_key_values=own)))
+    for batch, logits in zip((first, second), result, strict=True):
+        fresh = planned_cache(loaded, budgets_for(loaded))
+        assert torch.equal(logits, logits_of(generated(loaded, batch, past_key_values=fresh)))

@@ -1,4 +1,4 @@
-"""What is kept, fitted to what the prompt's queries get from all of it."""
+"""Least-squares fits of values and weights to the prompt's own attention outputs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def answer(targets: QueryTargets, kept: Kept, keys, values):
     if targets.bias is not None:
         logits = logits + targets.bias[:, kept.index]
     shares = (logits + kept.log_weight - targets.log_sum[:, None]).exp()
-    own = values[kept.index] if kept.values is None else kept.values
-    return shares @ own, shares.sum(-1)
+    fitted = values[kept.index] if kept.values is None else kept.values
+    return shares @ fitted, shares.sum(-1)
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
@@ -74,14 +74,14 @@ def test_a_fit_is_closer_to_its_targets(most):
     for g, targets in enumerate(prompt_targets(inputs, most=most)):
         keys, values, kept = inputs.k[0, g], inputs.v[0, g], sample(inputs, g)
 
-        def error(found, targets=targets, keys=keys, values=values):
+        def error(result, targets=targets, keys=keys, values=values):
             # of the numerators: denominators follow only as far as weights may change
-            return float((answer(targets, found, keys, values)[0] - targets.output).square().sum())
+            return float((answer(targets, result, keys, values)[0] - targets.output).square().sum())
 
-        found = fit_kept(kept, targets, keys, values)
-        before, after = error(kept), error(found)
+        result = fit_kept(kept, targets, keys, values)
+        before, after = error(kept), error(result)
         assert after < 0.5 * before
-        sums = [answer(targets, one, keys, values)[1] - 1 for one in (kept, found)]
+        sums = [answer(targets, each, keys, values)[1] - 1 for each in (kept, result)]
         assert float(sums[1].square().sum()) < 0.7 * float(sums[0].square().sum())
         exact = fit_kept(kept, targets, keys, values, ridge=1e-7)
         if most == 20:
@@ -94,9 +94,9 @@ def test_what_no_query_sees_stays_as_it_is():
     (targets, *_), keys, values = prompt_targets(inputs), inputs.k[0, 0], inputs.v[0, 0]
     far = dataclasses.replace(targets, bias=torch.full((len(targets.query), 200), -200.0))
     kept = sample(inputs, 0)
-    found = fit_kept(kept, far, keys, values)
-    torch.testing.assert_close(found.log_weight, kept.log_weight)
-    torch.testing.assert_close(found.values, values[kept.index])
+    result = fit_kept(kept, far, keys, values)
+    torch.testing.assert_close(result.log_weight, kept.log_weight)
+    torch.testing.assert_close(result.values, values[kept.index])
     everything = Kept(torch.arange(200), torch.zeros(200))
     assert fit_kept(everything, targets, keys, values) is everything
 
@@ -105,11 +105,11 @@ def test_weights_stay_positive_and_within_bounds():
     inputs = prompt(strength=6.0)
     for g, targets in enumerate(prompt_targets(inputs)):
         kept = sample(inputs, g, budget=12, seed=g)
-        found = fit_kept(kept, targets, inputs.k[0, g], inputs.v[0, g])
-        assert torch.equal(found.index, kept.index)
-        change = (found.log_weight - kept.log_weight).abs()
+        result = fit_kept(kept, targets, inputs.k[0, g], inputs.v[0, g])
+        assert torch.equal(result.index, kept.index)
+        change = (result.log_weight - kept.log_weight).abs()
         assert bool((change <= np.log(LARGEST_CHANGE) + 1e-5).all())
-        assert bool(torch.isfinite(found.values).all())
+        assert bool(torch.isfinite(result.values).all())
 
 
 @pytest.mark.parametrize("shape", [(30, 8), (8, 30), (12, 12)])
@@ -123,7 +123,7 @@ def test_ridge_regression(shape):
     assert not ridge_solution(torch.zeros(shape), aim, 0.2).any()
 
 
-def test_keys_beside_are_taken_as_they_are():
+def test_other_keys_are_taken_as_they_are():
     """Without a ridge, and fewer queries than keys, both together answer as all keys do."""
     inputs = prompt()
     (targets, *_), keys, values = (
@@ -131,22 +131,9 @@ def test_keys_beside_are_taken_as_they_are():
         inputs.k[0, 0],
         inputs.v[0, 0],
     )
-    kept, beside = sample(inputs, 0), torch.arange(150, 200)
+    kept, others = sample(inputs, 0), torch.arange(150, 200)
     kept = Kept(kept.index[kept.index < 150], kept.log_weight[kept.index < 150])
-    found = fit_kept(kept, targets, keys, values, beside, ridge=1e-7)
-    own, _ = answer(targets, found, keys, values)
-    other, _ = answer(targets, Kept(beside, torch.zeros(50)), keys, values)
-    torch.testing.assert_close(own + other, targets.output, rtol=1e-2, atol=1e-2)
-
-
-def test_padding_is_left_out():
-    inputs = prompt(keys=120)
-    valid = torch.ones(1, 120, dtype=torch.bool)
-    valid[:, :30] = False
-    padded = dataclasses.replace(inputs, valid=valid)
-    alone = dataclasses.replace(
-        inputs, q=inputs.q[:, :, 30:], k=inputs.k[:, :, 30:], v=inputs.v[:, :, 30:]
-    )
-    for one, other in zip(prompt_targets(padded), prompt_targets(alone), strict=True):
-        torch.testing.assert_close(one.output, other.output)
-        torch.testing.assert_close(one.log_sum, other.log_sum)
+    result = fit_kept(kept, targets, keys, values, others, ridge=1e-7)
+    output, _ = answer(targets, result, keys, values)
+    rest, _ = answer(targets, Kept(others, torch.zeros(50)), keys, values)
+    torch.testing.assert_close(output + rest, targets.output, rtol=1e-2, atol=1e-2)

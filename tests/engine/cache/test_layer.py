@@ -21,8 +21,7 @@ from esscher.engine.cache.storage import (
     packed,
 )
 from tests.engine.cache.inputs import layer_inputs
-from tests.engine.cache.plans import budgets_for, padded, prompts, room_for
-from tests.engine.models.tiny import tiny_model
+from tests.engine.cache.plans import budgets_for, decoder, padded, prompts
 
 TOKENS = 90
 
@@ -43,28 +42,24 @@ def random_lists(lengths, width=8, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lists_are_what_was_chosen(lengths, dtype):
     lists = random_lists(lengths, dtype=dtype)
-    found = packed(lists)
-    assert (found.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
-    for copied in (found, copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+    result = packed(lists)
+    assert (result.keys.nbytes >= SMALLEST) == (max(lengths) == 2000 and dtype == torch.float32)
+    for copied in (result, copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
         for number, (keys, values, kept) in enumerate(lists):
-            own = copied.one(number)
+            stored = copied.one(number)
             expected = (keys[kept.index], values[kept.index], kept.log_weight)
-            assert all(map(torch.equal, own, expected))
+            assert all(map(torch.equal, stored, expected))
     # it can be written to: attention does not, and nobody else should be surprised
-    found.keys[:1] = 1.0
+    result.keys[:1] = 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lists_with_other_values(dtype):
     first, (keys, values, kept) = random_lists((3, 5), dtype=dtype)
     other = torch.randn(5, 8)
-    found = packed([first, (keys, values, replace(kept, values=other))])
-    assert torch.equal(found.one(1)[1], other.to(dtype))
-    assert torch.equal(found.one(0)[1], first[1][first[2].index])
-
-
-def model(name="llama"):
-    return tiny_model(name, strength=4.0, **room_for(name))
+    result = packed([first, (keys, values, replace(kept, values=other))])
+    assert torch.equal(result.one(1)[1], other.to(dtype))
+    assert torch.equal(result.one(0)[1], first[1][first[2].index])
 
 
 def filled(inputs, weight=None, listed=30, index=None):
@@ -90,7 +85,7 @@ def scored(loaded, inputs, layer, score="all"):
 @pytest.mark.parametrize("score", ["all", "last"])
 def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
     """Twice the same key, against one of weight 2: the same for all other tokens."""
-    loaded = model()
+    loaded = decoder()
     inputs = layer_inputs(queries=TOKENS, keys=TOKENS, d=8, offset=0, strength=2.0)
     for x in (inputs.k, inputs.v):
         x[:, :, 1] = x[:, :, 0]
@@ -99,10 +94,10 @@ def test_scores_are_of_one_of_the_tokens_that_a_token_stands_for(score):
     weight[0] = torch.tensor(2.0).log()
     index = torch.tensor([0, *range(2, 30)])
     once = scored(loaded, inputs, filled(inputs, weight[:29], index=index), score)
-    for one, two in zip(once, twice, strict=True):
-        torch.testing.assert_close(one[1:], two[2:], rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(one[0], two[0], rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(two[1], two[0], rtol=1e-3, atol=1e-5)
+    for merged, double in zip(once, twice, strict=True):
+        torch.testing.assert_close(merged[1:], double[2:], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(merged[0], double[0], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(double[1], double[0], rtol=1e-3, atol=1e-5)
 
 
 def steps(loaded, cache, count, batch=1):
@@ -120,7 +115,7 @@ def steps(loaded, cache, count, batch=1):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
     """Saved and loaded, copied, repeated and chosen: selected again as it would have been."""
-    loaded, text = model(name), prompts([60])[0][None]
+    loaded, text = decoder(name), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.4), decode="budget", length=60)
     with torch.no_grad():
         loaded.model(input_ids=text, past_key_values=cache)
@@ -143,31 +138,10 @@ def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
         assert torch.equal(steps(loaded, other, SLACK + 6), expected)
 
 
-def test_scores_of_before_count():
-    """Without them other tokens are kept of a prompt in pieces."""
-    loaded, text = model(), prompts([160])[0][None]
-    found = []
-    for forget in (False, True):
-        cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40)
-
-        def forget_scores(module, given, cache=cache, forget=forget):
-            for layer in cache.reduced:
-                layer.running = None if forget else layer.running
-
-        handle = loaded.backbone.embed_tokens.register_forward_pre_hook(forget_scores)
-        with torch.no_grad():
-            loaded.model(input_ids=text, past_key_values=cache)
-        handle.remove()
-        found.append(cache)
-        assert all(layer.running is None for layer in cache.reduced)
-    one, two = (cache.layers[1].segments for cache in found)
-    assert one.keys.shape != two.keys.shape or not torch.allclose(one.log_weight, two.log_weight)
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_texts_of_a_batch_in_pieces(side):
     """A text that ends, or begins, in another piece than the longest one."""
-    loaded, texts = model(), prompts((120, 50))
+    loaded, texts = decoder(), prompts((120, 50))
     budgets = budgets_for(loaded, 0.4)
     together = planned_cache(loaded, budgets, chunk=40)
     batch = padded(texts, side)
@@ -176,10 +150,12 @@ def test_texts_of_a_batch_in_pieces(side):
         loaded.model(**batch, position_ids=places, past_key_values=together)
         alone = planned_cache(loaded, budgets, chunk=40)
         loaded.model(input_ids=texts[0][None], past_key_values=alone)
-    for layer, own in zip(together.reduced, alone.reduced, strict=True):
+    for layer, single in zip(together.reduced, alone.reduced, strict=True):
         for g in range(2):
             mine = slice(int(layer.segments.start[g]), int(layer.segments.stop[g]))
-            found = layer.segments.log_weight[mine]
-            theirs = slice(int(own.segments.start[g]), int(own.segments.stop[g]))
-            torch.testing.assert_close(found, own.segments.log_weight[theirs], rtol=1e-3, atol=1e-3)
+            result = layer.segments.log_weight[mine]
+            theirs = slice(int(single.segments.start[g]), int(single.segments.stop[g]))
+            torch.testing.assert_close(
+                result, single.segments.log_weight[theirs], rtol=1e-3, atol=1e-3
+            )
         assert layer.lengths.tolist() == [120, 50]

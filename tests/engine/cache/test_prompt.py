@@ -24,8 +24,8 @@ COUNT = 80
 
 def instructed(loaded, ids):
     """The prompt, the instruction, and the prompt again."""
-    told = loaded.tokenizer(FIRST + SUFFIX, add_special_tokens=False)["input_ids"]
-    return torch.cat([ids, torch.tensor(told, dtype=torch.long), ids])
+    instruction = loaded.tokenizer(FIRST + SUFFIX, add_special_tokens=False)["input_ids"]
+    return torch.cat([ids, torch.tensor(instruction, dtype=torch.long), ids])
 
 
 def repeated_score(inputs):
@@ -84,8 +84,8 @@ def test_what_is_kept_for_certain_and_caches_of_part_of_a_prompt():
     more = torch.tensor([[5, 9, 7]])
     with torch.no_grad():
         dense = loaded.model(torch.cat([torch.from_numpy(ids)[None], more], 1)).logits[:, -3:]
-        found = loaded.model(more, past_key_values=prompt.reduced(everything)).logits
-    torch.testing.assert_close(found, dense, rtol=1e-3, atol=1e-4)
+        result = loaded.model(more, past_key_values=prompt.reduced(everything)).logits
+    torch.testing.assert_close(result, dense, rtol=1e-3, atol=1e-4)
 
 
 def test_repeating_takes_a_tokenizer_and_room():

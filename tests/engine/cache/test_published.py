@@ -27,8 +27,8 @@ ROUNDING = 1e-5
 DECODERS = ("llama", "llama one key head", "smollm3", "gpt2", "gemma2", "gemma3_text")
 
 
-def same(found, expected, tolerance=ROUNDING):
-    torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
+def same(result, expected, tolerance=ROUNDING):
+    torch.testing.assert_close(result.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
 def grouped(layer, per_head):
@@ -125,8 +125,8 @@ def test_kvzip(chunk):
     repeat_prompt(loaded, ids, read(loaded, ids, lambda inputs: None), watch, chunk)
     scores = rule_scores(loaded, [KVzip()], ids, chunk=chunk)["kvzip"]
     assert len(scores) == len(expected) == 3
-    for layer, own in enumerate(scores):
-        same(own, torch.cat(expected[layer], dim=1))
+    for layer, values in enumerate(scores):
+        same(values, torch.cat(expected[layer], dim=1))
 
 
 def indices(kept):

@@ -12,13 +12,11 @@ from esscher.core.errors import InputError
 from esscher.engine.cache.cache import ObservedPrompt, planned_cache
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.cache.repeating import (
-    CHUNK,
     FIRST,
     LATER,
     OVERLAP,
     SUFFIX,
     repeat_prompt,
-    repeat_read,
 )
 from esscher.engine.cache.selection import PlannedRule
 from esscher.engine.models.loaded import wrap_model
@@ -31,17 +29,10 @@ from tests.engine.cache.plans import (
     padded,
     prompts,
     read,
-    room_for,
 )
-from tests.engine.models.folders import decoder_tokenizer
-from tests.engine.models.tiny import tiny_model
+from tests.engine.cache.reading import decoder
 
 REPEAT = {"score": "repeat"}
-
-
-def model(name="llama"):
-    bare = tiny_model(name, strength=4.0, **room_for(name))
-    return wrap_model(bare.model, decoder_tokenizer(), name=name)
 
 
 def read_batch(loaded, cache, batch):
@@ -62,15 +53,15 @@ def lists(cache, number=0):
     return out
 
 
-def same_lists(found, expected):
-    for (keys, weight), (wanted, wanted_weight) in zip(found, expected, strict=True):
+def same_lists(result, expected):
+    for (keys, weight), (wanted, wanted_weight) in zip(result, expected, strict=True):
         torch.testing.assert_close(keys, wanted, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(weight, wanted_weight, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma2", "gemma3_text", "smollm3"])
 def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
-    loaded, ids = model(name), prompts([70])[0]
+    loaded, ids = decoder(name), prompts([70])[0]
     budgets = budgets_for(loaded, 0.3, spread=0.5)
     cache = planned_cache(loaded, budgets, seed=3, **REPEAT)
     read(loaded, cache, ids[None])
@@ -87,8 +78,8 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
     plain = planned_cache(loaded, budgets, seed=3)
     read(loaded, plain, ids[None])
     assert any(
-        len(one[1]) != len(two[1]) or not torch.allclose(one[1], two[1])
-        for one, two in zip(lists(cache), lists(plain), strict=True)
+        len(a[1]) != len(b[1]) or not torch.allclose(a[1], b[1])
+        for a, b in zip(lists(cache), lists(plain), strict=True)
     )
 
 
@@ -103,7 +94,7 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
 )
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
-    loaded, texts = model(name), prompts((70, 41, 3))
+    loaded, texts = decoder(name), prompts((70, 41, 3))
     budgets = budgets_for(loaded, 0.4)
     batch = padded(texts, side)
     if "chunk" in options:
@@ -115,9 +106,9 @@ def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
         alone = [padded([text]) for text in texts]
     together = planned_cache(loaded, budgets, **REPEAT, **options)
     read_batch(loaded, together, batch)
-    for i, one in enumerate(alone):
+    for i, single in enumerate(alone):
         cache = planned_cache(loaded, budgets, **REPEAT, **options)
-        read_batch(loaded, cache, one)
+        read_batch(loaded, cache, single)
         same_lists(lists(together, i), lists(cache))
 
 
@@ -125,12 +116,12 @@ def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_generation(side, options):
     """All kept: dense. Part kept: beams and inference mode work."""
-    loaded, batch = model(), padded(prompts((60, 41, 3)), side)
+    loaded, batch = decoder(), padded(prompts((60, 41, 3)), side)
     full = planned_cache(loaded, budgets_for(loaded, 0.999), **REPEAT, **options)
     dense = logits_of(generated(loaded, batch))
     if side == "left" or "chunk" not in options:
-        found = logits_of(generated(loaded, batch, past_key_values=full))
-        torch.testing.assert_close(found[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
+        result = logits_of(generated(loaded, batch, past_key_values=full))
+        torch.testing.assert_close(result[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
     part = planned_cache(loaded, budgets_for(loaded, 0.4), **REPEAT, **options)
     with torch.inference_mode():
         generated(loaded, batch, past_key_values=part, num_beams=2)
@@ -140,7 +131,7 @@ def test_generation(side, options):
 
 def test_pieces_are_repeated_as_they_come():
     """Only a piece is held whole, and repeated after an instruction of its own."""
-    loaded, ids = model(), prompts([120])[0][None]
+    loaded, ids = decoder(), prompts([120])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40, **REPEAT)
     seen = []
     handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
@@ -148,13 +139,13 @@ def test_pieces_are_repeated_as_they_come():
     )
     read(loaded, cache, ids)
     handle.remove()
-    told = cache.instruction
+    instruction = cache.instruction
     assert len(seen) == 6
     for piece in range(3):
-        own = ids[0, 40 * piece : 40 * piece + 40]
-        assert torch.equal(seen[2 * piece][0], own)
+        tokens = ids[0, 40 * piece : 40 * piece + 40]
+        assert torch.equal(seen[2 * piece][0], tokens)
         before = None if piece == 0 else ids[0, : 40 * piece]
-        assert torch.equal(seen[2 * piece + 1][0], told.reading(own, before))
+        assert torch.equal(seen[2 * piece + 1][0], instruction.reading(tokens, before))
         # what was kept, and the piece
         assert seen[2 * piece + 1][1] <= 0.25 * 40 * piece + 40 + 4
     assert cache.kept.tolist() == [[30, 30]] * 3
@@ -162,35 +153,9 @@ def test_pieces_are_repeated_as_they_come():
     assert all(layer.recent is None and layer.running is None for layer in cache.reduced)
 
 
-def test_long_parts_are_repeated_in_chunks():
-    """The same sums as the check takes, in chunks of the same length."""
-    loaded, ids = model(), prompts([70])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    calls = []
-
-    def forward(**given):
-        calls.append(given["input_ids"].shape[1])
-        return loaded.backbone(**given)
-
-    finish = [layer.finish_repetition for layer in cache.reduced]
-    for layer in cache.reduced:
-        layer.finish_repetition = lambda: None
-    read(loaded, cache, ids)
-    repeat_read(forward, cache, {"input_ids": ids}, chunk=32)
-    for layer, decide in zip(cache.reduced, finish, strict=True):
-        del layer.finish_repetition
-        decide()
-    told = cache.instruction
-    assert calls == [len(told.first) + 1 * len(told.suffix) + 32] + [
-        len(told.later) + 8 + len(told.suffix) + n for n in (32, 6)
-    ]
-    assert cache.get_seq_length() == 70
-    assert CHUNK > 32
-
-
 def test_later_prompts_share_the_budgets():
     """With decode="budget" a long second turn is repeated too; single tokens are not."""
-    loaded, (first, second) = model(), prompts((40, SLACK + 10))
+    loaded, (first, second) = decoder(), prompts((40, SLACK + 10))
     cache = planned_cache(loaded, budgets_for(loaded, 0.3), decode="budget", **REPEAT)
     calls = []
     handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
@@ -209,7 +174,7 @@ def test_later_prompts_share_the_budgets():
 
 
 def test_a_tokenizer_is_needed(tmp_path):
-    loaded = model()
+    loaded = decoder()
     bare = wrap_model(loaded.model, name="bare")
     with pytest.raises(InputError, match=r"'bare' was loaded without a tokenizer.*score='all'"):
         planned_cache(bare, budgets_for(bare), **REPEAT)
@@ -226,7 +191,7 @@ def test_a_tokenizer_is_needed(tmp_path):
 
 
 def test_refusals():
-    loaded, ids = model(), prompts([120])[0][None]
+    loaded, ids = decoder(), prompts([120])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
     with pytest.raises(InputError, match=r"reads 200 tokens.* of 120 tokens .*\(chunk=\.\.\.\)"):
         read(loaded, cache, ids)
@@ -247,7 +212,7 @@ def test_refusals():
 @pytest.mark.parametrize(("at", "chunk"), [(0, None), (1, None), (1, 30), (3, 30)])
 def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
     """In the first reading or in the repetition, of any piece."""
-    loaded, ids = model(), prompts([60])[0][None]
+    loaded, ids = decoder(), prompts([60])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     expected = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
     read(loaded, expected, ids)
@@ -278,7 +243,7 @@ def state(cache):
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text", "qwen3"])
 def test_the_cache_is_as_it_was(name):
-    loaded, ids = model(name), prompts([70])[0]
+    loaded, ids = decoder(name), prompts([70])[0]
     cache = read_prompt(loaded, ids, lambda inputs: None)
     before, tensors = state(cache), [layer.keys for layer in cache.layers]
     repeat_prompt(loaded, ids, cache, lambda inputs, begin, end: None, chunk=32)
@@ -302,7 +267,7 @@ def test_the_cache_is_as_it_was(name):
 
 def test_what_is_read():
     """Chunk by chunk, each after the prompt alone, as one would read it."""
-    loaded, ids = model(), prompts([70])[0]
+    loaded, ids = decoder(), prompts([70])[0]
     cache = read_prompt(loaded, ids, lambda inputs: None)
     seen = []
 
@@ -317,12 +282,12 @@ def test_what_is_read():
         for text in (FIRST, LATER, SUFFIX)
     )
     for begin, end, inputs in seen:
-        told = first if begin == 0 else torch.cat([later, ids[begin - OVERLAP : begin]])
-        told = torch.cat([told, suffix, ids[begin:end]])
-        assert inputs.q.shape[2] == len(told)
+        instruction = first if begin == 0 else torch.cat([later, ids[begin - OVERLAP : begin]])
+        instruction = torch.cat([instruction, suffix, ids[begin:end]])
+        assert inputs.q.shape[2] == len(instruction)
         assert inputs.offset == 70
         expected = []
-        whole = torch.cat([ids, told])
+        whole = torch.cat([ids, instruction])
         read_prompt(loaded, whole, expected.append)
         torch.testing.assert_close(inputs.k, expected[2].k, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(inputs.q, expected[2].q[:, :, 70:], rtol=1e-4, atol=1e-5)

@@ -88,20 +88,20 @@ def stored(tmp_path_factory):
     loaded, cache = read(decode="budget", bits=(8, 4))
     cache.save(path)
     with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()[ENTRY])
+        header_fields = json.loads(file.metadata()[ENTRY])
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return loaded, path, about, arrays
+    return loaded, path, header_fields, arrays
 
 
 def changed(name, change):
-    def apply(about, arrays):
+    def apply(header_fields, arrays):
         arrays[name] = change(arrays[name])
 
     return apply
 
 
-def said(**fields):
-    return lambda about, arrays: about.update(fields)
+def fields(**fields):
+    return lambda header_fields, arrays: header_fields.update(fields)
 
 
 def negative(x):
@@ -121,18 +121,18 @@ def not_finite(x):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (said(version=7), "has version 7; this version of Esscher reads 5"),
-        (said(plan_hash="00"), "its budgets are not those of its plan"),
-        (said(weight_hash="00"), "was made with 'llama' with weights 00"),
-        (said(seed=-1), "seed is -1"),
-        (said(lengths=[60]), "layer 0 has 'start' as"),
-        (said(seen=20), "layer 0 holds more tokens than were seen"),
-        (said(decode="none"), "decode is 'none'"),
-        (said(extra=1), "has 'extra', which is not known"),
-        (lambda about, arrays: about.pop("turns"), "it has no 'turns'"),
-        (lambda about, arrays: arrays.pop("1.keys"), "layer 1 has no array 'keys'"),
-        (lambda about, arrays: arrays.pop("2.queries"), "layer 2 has no queries"),
-        (lambda about, arrays: arrays.update(x=torch.zeros(1)), "an array 'x' too many"),
+        (fields(version=7), "has version 7; this version of Esscher reads 5"),
+        (fields(plan_hash="00"), "its budgets are not those of its plan"),
+        (fields(weight_hash="00"), "was made with 'llama' with weights 00"),
+        (fields(seed=-1), "seed is -1"),
+        (fields(lengths=[60]), "layer 0 has 'start' as"),
+        (fields(seen=20), "layer 0 holds more tokens than were seen"),
+        (fields(decode="none"), "decode is 'none'"),
+        (fields(extra=1), "has 'extra', which is not known"),
+        (lambda header_fields, arrays: header_fields.pop("turns"), "it has no 'turns'"),
+        (lambda header_fields, arrays: arrays.pop("1.keys"), "layer 1 has no array 'keys'"),
+        (lambda header_fields, arrays: arrays.pop("2.queries"), "layer 2 has no queries"),
+        (lambda header_fields, arrays: arrays.update(x=torch.zeros(1)), "an array 'x' too many"),
         (changed("0.keys", lambda x: x[:, :4].clone()), "layer 0 has 'keys' as"),
         (changed("0.keys", not_finite), "layer 0 has numbers in 'keys' that are not finite"),
         (changed("0.values", lambda x: x.to(torch.float16)), "layer 0 has 'values' as"),
@@ -146,20 +146,23 @@ def not_finite(x):
         (changed("0.codes", lambda x: x.fill_(255)), "numbers in codes that are not finite"),
         (changed("2.tail_keys", lambda x: x[:1].clone()), "layer 2 has 'tail_keys' as"),
         (changed("2.places", lambda x: x + 10**9), "queries at places that were not seen"),
-        (lambda about, arrays: arrays.pop("1.scores"), "layer 1 has no array 'scores'"),
+        (lambda header_fields, arrays: arrays.pop("1.scores"), "layer 1 has no array 'scores'"),
         (changed("1.scores", lambda x: x[1:].clone()), "layer 1 has 'scores' as"),
         (changed("1.scores", negative), "layer 1 has scores below 0"),
         (changed("1.tail_scores", lambda x: torch.zeros(2, 2, 9)), "tokens that it does not hold"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(stored, damage, message, tmp_path):
-    loaded, _, about, arrays = stored
-    about, arrays = json.loads(json.dumps(about)), {k: v.clone() for k, v in arrays.items()}
-    damage(about, arrays)
+    loaded, _, header_fields, arrays = stored
+    header_fields, arrays = (
+        json.loads(json.dumps(header_fields)),
+        {k: v.clone() for k, v in arrays.items()},
+    )
+    damage(header_fields, arrays)
     # a stranger's file has a checksum that fits
     with contextlib.suppress(msgspec.ValidationError):
-        about["checksum"] = checksum(msgspec.convert(about, SavedCache), arrays)
-    (tmp_path / "c").write_bytes(safetensors.torch.save(arrays, {ENTRY: json.dumps(about)}))
+        header_fields["checksum"] = checksum(msgspec.convert(header_fields, SavedCache), arrays)
+    (tmp_path / "c").write_bytes(safetensors.torch.save(arrays, {ENTRY: json.dumps(header_fields)}))
     with pytest.raises(InputError, match=message):
         load_cache(tmp_path / "c", loaded)
 
@@ -178,8 +181,8 @@ def test_damaged_files_are_refused(stored, part, tmp_path):
         for place in rng.integers(low, high, size=rng.integers(1, 4)):
             copy[place] ^= 1 << rng.integers(8)
         damaged.append(bytes(copy))
-    for one in damaged:
-        target.write_bytes(one)
+    for content in damaged:
+        target.write_bytes(content)
         with pytest.raises(InputError):
             load_cache(target, loaded)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 
 import numpy as np
@@ -21,7 +20,7 @@ from esscher.engine.cache.scores import (
     prompt_scores,
 )
 from esscher.engine.models.capture import attention_override
-from esscher.engine.models.weights import rotate, rotate_back, rotation_of
+from esscher.engine.models.weights import rotation_of
 from tests.engine.cache.inputs import layer_inputs
 from tests.engine.cache.plans import padded, prompts, room_for
 from tests.engine.models.tiny import tiny_model
@@ -107,10 +106,10 @@ def test_large_logits_do_not_overflow(chosen):
     torch.testing.assert_close(sums.double(), expected, rtol=rounding, atol=rounding)
 
 
-def by_definition(inputs, queries, own, batch=0, bias=0.0):
-    """Scores of the keys ``own`` by queries [heads, w, d] that see all of them."""
-    keys, values = (x[batch].double().numpy()[:, own] for x in (inputs.k, inputs.v))
-    mean, most = np.zeros((2, len(keys), len(own)))
+def by_definition(inputs, queries, columns, batch=0, bias=0.0):
+    """Scores of the keys ``columns`` by queries [heads, w, d] that see all of them."""
+    keys, values = (x[batch].double().numpy()[:, columns] for x in (inputs.k, inputs.v))
+    mean, most = np.zeros((2, len(keys), len(columns)))
     for h, query in enumerate(queries.double().numpy()):
         g = h // inputs.group
         logits = inputs.scaling * query @ keys[g].T
@@ -125,9 +124,9 @@ def by_definition(inputs, queries, own, batch=0, bias=0.0):
     return np.sqrt(sum(x / x.mean(axis=1, keepdims=True) for x in (mean, most)))
 
 
-def assert_same(scores, expected, own):
-    np.testing.assert_allclose(scores[:, own], expected, rtol=5e-3, atol=1e-4)
-    rest = np.setdiff1d(np.arange(scores.shape[1]), own)
+def assert_same(scores, expected, columns):
+    np.testing.assert_allclose(scores[:, columns], expected, rtol=5e-3, atol=1e-4)
+    rest = np.setdiff1d(np.arange(scores.shape[1]), columns)
     assert not scores.numpy()[:, rest].any()
 
 
@@ -160,24 +159,6 @@ def test_all_queries_of_a_prompt_attend_from_places_after_it(name):
         assert_same(scores, by_definition(inputs, queries, np.arange(60)), np.arange(60))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_queries_at_their_own_places_are_those_of_the_model(name):
-    loaded = model(name)
-    for inputs in one_text(loaded, 50):
-        rotation, own = rotation_of(loaded, inputs.layer), torch.arange(50)
-        if rotation is None:
-            assert name == "smollm3"
-            continue
-        again = moved_by_the_model(loaded, inputs, own.tolist())
-        torch.testing.assert_close(again, inputs.q[0], rtol=1e-4, atol=1e-5)
-        # back and there again, and so the same logits
-        there = rotate(rotate_back(inputs.q[0], *rotation(own)), *rotation(own))
-        logits = there[1] @ inputs.k[0, 1 // inputs.group].T * inputs.scaling
-        expected = dataclasses.replace(inputs, softcap=None).logits(0, 1, dtype=torch.float32)
-        seen = torch.isfinite(expected)
-        torch.testing.assert_close(logits[seen], expected[seen], rtol=1e-3, atol=1e-4)
-
-
 def test_learned_positions_stay_in_the_queries():
     loaded = model("gpt2")
     for inputs in one_text(loaded):
@@ -194,8 +175,8 @@ def test_padding_neither_scores_nor_is_scored(side, score):
     both = read(loaded, padded(texts, side))[0]
     for b, text in enumerate(texts):
         alone = prompt_scores(read(loaded, {"input_ids": text[None]})[0], score, rotation)
-        own = np.arange(60 - len(text), 60) if side == "left" else np.arange(len(text))
-        assert_same(prompt_scores(both, score, rotation, b), alone, own)
+        columns = np.arange(60 - len(text), 60) if side == "left" else np.arange(len(text))
+        assert_same(prompt_scores(both, score, rotation, b), alone, columns)
 
 
 @pytest.mark.parametrize("softcap", [None, 2.0])

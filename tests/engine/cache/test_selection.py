@@ -27,12 +27,12 @@ from tests.engine.models.tiny import tiny_model
 @pytest.mark.parametrize("n", [1, 7, 50, 99])
 def test_inclusion_probabilities_sum_to_the_budget(n: int, power: float) -> None:
     scores = np.random.default_rng(n).lognormal(0.0, 2.0, 100)
-    found = Inclusion(scores, power).probabilities(n)
-    assert found.sum() == pytest.approx(n)
-    assert found.min() > 0
-    assert found.max() <= 1
+    result = Inclusion(scores, power).probabilities(n)
+    assert result.sum() == pytest.approx(n)
+    assert result.min() > 0
+    assert result.max() <= 1
     # a larger score never has a smaller probability
-    assert np.all(np.diff(found[np.argsort(scores)]) >= -1e-12)
+    assert np.all(np.diff(result[np.argsort(scores)]) >= -1e-12)
 
 
 def test_every_key_when_the_budget_allows_and_none_preferred_without_scores() -> None:
@@ -46,11 +46,11 @@ def test_the_excess_of_all_sizes_is_that_of_the_probabilities(power: float) -> N
     scores, costs = rng.lognormal(0.0, 3.0, 200), rng.exponential(size=(3, 200))
     costs[1, ::2] = 0.0
     sizes = np.array([1, 2, 10, 77, 150, 199, 200])
-    for own in (scores, np.repeat(scores[:50], 4), np.zeros(200), np.ones(200)):
-        found = Inclusion(own, power)
-        direct = [costs @ (1 / found.probabilities(int(n)) - 1) for n in sizes]
+    for x in (scores, np.repeat(scores[:50], 4), np.zeros(200), np.ones(200)):
+        result = Inclusion(x, power)
+        direct = [costs @ (1 / result.probabilities(int(n)) - 1) for n in sizes]
         np.testing.assert_allclose(
-            found.excess(costs, sizes), np.stack(direct, -1), rtol=1e-9, atol=1e-11
+            result.excess(costs, sizes), np.stack(direct, -1), rtol=1e-9, atol=1e-11
         )
 
 
@@ -71,8 +71,8 @@ def test_all_keys_are_dense_attention() -> None:
     for changes in ({}, {"softcap": 2.0}, {"window": 12}):
         inputs = layer_inputs(**changes)
         everything = Kept(torch.arange(34), torch.zeros(34))
-        found = reduced_attention(inputs, [everything] * 2, 34)[None]
-        torch.testing.assert_close(found, inputs.attend(torch.float32), rtol=1e-5, atol=1e-6)
+        result = reduced_attention(inputs, [everything] * 2, 34)[None]
+        torch.testing.assert_close(result, inputs.attend(torch.float32), rtol=1e-5, atol=1e-6)
 
 
 def test_kept_keys_are_dense_attention_with_a_bias() -> None:
@@ -82,14 +82,14 @@ def test_kept_keys_are_dense_attention_with_a_bias() -> None:
         Kept(torch.tensor([0, 3, 9]), torch.tensor([0.0, 1.0, 0.5])),
         Kept(torch.tensor([1, 30]), torch.tensor([0.2, 0.0])),
     ]
-    found = reduced_attention(inputs, kept, 34)[None]
+    result = reduced_attention(inputs, kept, 34)[None]
     for h in range(4):
         extra = torch.full((40,), -math.inf)
         extra[34:] = 0.0
         extra[kept[h // 2].index] = kept[h // 2].log_weight
         weights = torch.softmax(inputs.logits(0, h) + extra, dim=-1)
         expected = (weights @ inputs.v[0, h // 2].double()).float()
-        torch.testing.assert_close(found[0, h], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result[0, h], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("selection", ["sample", "topk"])
@@ -137,11 +137,11 @@ def test_weights_stay_unbiased_however_often_tokens_are_selected() -> None:
                 scores = np.concatenate([first, *later])[np.concatenate([index, new])]
                 index = np.concatenate([index, new])
                 weight = np.concatenate([weight, np.zeros(30)])
-        found = np.zeros(120)
-        found[index] = np.exp(weight)
-        assert np.all(found[: SHORT.sinks] == 1.0)
-        sums += found
-        squares += found**2
+        weights_now = np.zeros(120)
+        weights_now[index] = np.exp(weight)
+        assert np.all(weights_now[: SHORT.sinks] == 1.0)
+        sums += weights_now
+        squares += weights_now**2
     mean = sums / seeds
     error = np.sqrt((squares / seeds - mean**2) / seeds)
     # 4 standard errors for 118 tokens; some are kept for certain

@@ -55,10 +55,10 @@ CODE = [
 
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-@pytest.mark.parametrize(("fields", "said"), CODE)
-def test_code_is_refused_in_any_form(file, fields, said, edit, saved):
+@pytest.mark.parametrize(("fields", "message"), CODE)
+def test_code_is_refused_in_any_form(file, fields, message, edit, saved):
     edit(file, **fields)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load_model(str(saved))
     assert str(saved / file) in str(caught.value)
     assert "remove the field" in str(caught.value) or "GGUF file" in str(caught.value)

@@ -36,8 +36,8 @@ def check(loaded):
         plain, run(loaded, attention_override(loaded, lambda inputs: seen.append(inputs)))
     )
     for capture in seen:
-        own = capture.output.double()
-        assert (capture.attend() - own).abs().max() < 1e-5 * own.abs().max()
+        expected = capture.output.double()
+        assert (capture.attend() - expected).abs().max() < 1e-5 * expected.abs().max()
     replaced = run(loaded, attention_override(loaded, lambda inputs: inputs.attend()))
     assert (plain - replaced).abs().max() < 1e-4 * plain.abs().max()
     assert footprint(loaded) == before

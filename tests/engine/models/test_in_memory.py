@@ -68,9 +68,9 @@ def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None
     plan.save(tmp_path / "plan.json")
     half = copy.deepcopy(decoder).to(torch.bfloat16)
     again = esscher.load(tmp_path / "plan.json")
-    said = "the same weights in bfloat16 instead of float32"
+    message = "the same weights in bfloat16 instead of float32"
     ids = torch.randint(5, 40, (1, 60), generator=torch.Generator().manual_seed(0))
-    with pytest.warns(UserWarning, match=said), again.apply(half):
+    with pytest.warns(UserWarning, match=message), again.apply(half):
         written = half.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
     assert written.shape == (1, 64)
     with again.apply(copy.deepcopy(decoder)):

@@ -79,13 +79,13 @@ def test_a_place_that_is_not_a_model(tmp_path):
     (tmp_path / "x.gguf").write_bytes(b"")
     refused(tmp_path, "x.gguf")
     config = tmp_path / "config.json"
-    for text, said in (
+    for text, message in (
         ("{", "config.json cannot be read"),
         ("{}", "names no model_type"),
         ('{"model_type": "mamba"}', "'mamba', which is not supported"),
     ):
         config.write_text(text)
-        refused(tmp_path, said)
+        refused(tmp_path, message)
     (tmp_path / "text.txt").write_text("hello")
     refused(tmp_path / "text.txt", "is a file")
     refused(tmp_path / "none.gguf", "there is no file")
@@ -127,11 +127,6 @@ def test_files_that_transformers_cannot_read(folder, monkeypatch):
     index.unlink()
     configure(folder, hidden_size="large")
     refused(folder, "cannot be loaded", "its files are damaged")
-
-
-def test_pickles_are_not_read(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    refused(folder, "are pickles (pytorch_model.bin)", "esscher.wrap_model(model, tokenizer)")
 
 
 def test_tokenizers_that_do_not_belong(folder):

@@ -54,8 +54,8 @@ def test_projections_reproduce_values_and_output(name):
     hidden = capture.hidden.double().numpy()
     for h in range(loaded.shape.heads):
         v = hidden @ weights.W_v[h].T + weights.b_v[h]
-        own = capture.v[:, loaded.shape.key_head(h)].double().numpy()
-        np.testing.assert_allclose(v, own, atol=1e-5 * np.abs(own).max())
+        expected = capture.v[:, loaded.shape.key_head(h)].double().numpy()
+        np.testing.assert_allclose(v, expected, atol=1e-5 * np.abs(expected).max())
     y = capture.output.double().numpy()
     total = np.einsum("hoe,bhne->bno", weights.W_o, y) + weights.b_o
     np.testing.assert_allclose(total, outputs[0].double().numpy(), atol=1e-5 * np.abs(total).max())
@@ -69,11 +69,13 @@ def test_grouped_keys_before_rotation():
     assert not weights.linear
     hidden = capture.hidden[:, 0].double().numpy()
     for h in range(4):
-        for weight, own in (
+        for weight, expected in (
             (weights.W_q[h], capture.q[:, h]),
             (weights.W_k[h], capture.k[:, h // 2]),
         ):
-            np.testing.assert_allclose(hidden @ weight.T, own[:, 0].double().numpy(), atol=1e-4)
+            np.testing.assert_allclose(
+                hidden @ weight.T, expected[:, 0].double().numpy(), atol=1e-4
+            )
 
 
 def test_layers_and_heads_that_do_not_exist():

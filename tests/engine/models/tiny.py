@@ -182,14 +182,14 @@ def head_of(weights, h, tokens):
 
 
 def final_output(loaded, batch):
-    """What the model says in the end: hidden states or logits."""
+    """Output of the model: hidden states or logits."""
     with torch.no_grad():
         output = loaded.model(**batch)
     return output[0] if not hasattr(output, "logits") else output.logits
 
 
 def captured(loaded, batch, **options):
-    """What every layer sees of a batch, and what the model says in the end."""
+    """Inputs of every layer for a batch, and the output of the model."""
     seen = []
     with attention_override(loaded, lambda inputs: seen.append(inputs), **options):
         final = final_output(loaded, batch)

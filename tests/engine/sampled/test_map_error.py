@@ -31,7 +31,7 @@ def head(strength, tokens=160, d=6, seed=0, values=None, cap=np.inf):
         values=values,
         outputs=outputs,
         logits=lambda rows: logits[rows],
-        own=None,
+        query_rows=None,
         participation=1 / np.sum(weights**2, axis=1),
         received=weights.mean(axis=0),
         norm=float(np.sqrt(np.mean(np.sum(outputs**2, axis=1)))),

@@ -72,10 +72,10 @@ def test_two_levels_are_unbiased_and_know_their_error(softcap, strength):
         assert len(reference.queries) == 300
         gap = reference.mean - exact.mean
         matrix = reference.covariance - exact.covariance
-        own = [slice(h * D, (h + 1) * D) for h in range(len(HEADS))] + [slice(None)]
+        parts = [slice(h * D, (h + 1) * D) for h in range(len(HEADS))] + [slice(None)]
         realised = [
-            [np.sum(gap[unit] ** 2) for unit in own],
-            [np.sum(matrix[unit, unit] ** 2) for unit in own],
+            [np.sum(gap[unit] ** 2) for unit in parts],
+            [np.sum(matrix[unit, unit] ** 2) for unit in parts],
         ]
         stated = np.array([reference.mean_error, reference.covariance_error]) ** 2
         gaps.append(np.concatenate([gap, matrix.ravel()]))

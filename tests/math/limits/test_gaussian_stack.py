@@ -29,7 +29,7 @@ def test_depth_12_against_brute_composition():
     stack = [_layer(rng, residual=0.95) for _ in range(12)]
     factor = rng.standard_normal((DIM, DIM)) / 2
     entering = Gaussian(rng.standard_normal(DIM), factor @ factor.T)
-    found = gaussian_stack(stack, entering)
+    result = gaussian_stack(stack, entering)
     m, sigma = entering.mean, entering.covariance
     for layer in stack:
         head, o = layer.head, layer.output
@@ -38,19 +38,19 @@ def test_depth_12_against_brute_composition():
         slope = layer.residual * np.eye(DIM) + o @ head.value_weight @ sigma @ a_matrix
         offset = o @ (head.value_weight @ (m + sigma @ a) + head.value_bias)
         m, sigma = slope @ m + offset, slope @ sigma @ slope.T
-    np.testing.assert_allclose(found.means[-1], m, rtol=1e-10)
-    np.testing.assert_allclose(found.covariances[-1], sigma, rtol=1e-10)
+    np.testing.assert_allclose(result.means[-1], m, rtol=1e-10)
+    np.testing.assert_allclose(result.covariances[-1], sigma, rtol=1e-10)
 
 
 def test_scalar_recursion_at_depth_30():
     """d = 1: s -> s (r + o A s)^2 with s the variance; the horizon of each layer is A s."""
     head = weight_head(Gaussian(dim=1), query=[[0.4]], key=[[1.0]], scale=1.0)
     layer = AttentionLayer(head, np.array([[0.5]]), residual=0.9)
-    found = gaussian_stack([layer] * 30, Gaussian(covariance=[[0.2]]))
+    result = gaussian_stack([layer] * 30, Gaussian(covariance=[[0.2]]))
     s = 0.2
     for i in range(30):
-        assert found.covariances[i, 0, 0] == pytest.approx(s, rel=1e-12)
-        assert found.horizons[i] == pytest.approx(0.4 * s, rel=1e-12)
+        assert result.covariances[i, 0, 0] == pytest.approx(s, rel=1e-12)
+        assert result.horizons[i] == pytest.approx(0.4 * s, rel=1e-12)
         s = s * (0.9 + 0.5 * 0.4 * s) ** 2
 
 

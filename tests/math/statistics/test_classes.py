@@ -29,13 +29,13 @@ def test_wider_intervals_are_never_more_decided():
     for _ in range(500):
         low = rng.uniform(0.2, 0.6)
         high = low + rng.exponential(0.05)
-        found = rate_class((low, high))
+        result = rate_class((low, high))
         wider = rate_class((low - rng.exponential(0.05), high + rng.exponential(0.05)))
-        if found == "at 1/2":  # it may lie on one side of 1/2 as a whole, too
+        if result == "at 1/2":  # it may lie on one side of 1/2 as a whole, too
             assert wider != "below" or high < 0.5
             assert wider != "above" or low > 0.5
         else:
-            assert wider in (found, "undecided")
+            assert wider in (result, "undecided")
 
 
 def test_counts_and_words():

@@ -26,8 +26,8 @@ def test_the_published_example():
 
 def test_holm_by_hand():
     # sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, made monotone
-    found = family_wise([0.04, 0.01, 0.03, 0.02])
-    assert found == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    result = family_wise([0.04, 0.01, 0.03, 0.02])
+    assert result == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert family_wise([0.5, 0.9]).tolist() == [1.0, 1.0]
 
 
@@ -46,10 +46,10 @@ def test_bad_input():
 
 def test_intervals_of_means():
     values = np.array([[1.0, 0.2], [2.0, 0.9], [3.0, 0.4]])
-    found = mean_bounds(values, 0.0, 1.0)
-    assert found[:, 0] == pytest.approx([2.0, 0.5])
+    result = mean_bounds(values, 0.0, 1.0)
+    assert result[:, 0] == pytest.approx([2.0, 0.5])
     # Student's quantile with 2 degrees of freedom; cut at the range of the quantity
     half = 4.302652729911275 * 1.0 / np.sqrt(3)
     assert mean_bounds(values)[0] == pytest.approx([2, 2 - half, 2 + half])
-    assert found[1, 1:].tolist() == [0.0, 1.0]
+    assert result[1, 1:].tolist() == [0.0, 1.0]
     assert np.isnan(mean_bounds(values[:1])[:, 1:]).all()

@@ -19,9 +19,9 @@ from tests.show.drawn import rows, texts
 def floored() -> Rate:
     """Error n^-1/2 + 0.015 for n up to 10^5, measured well."""
     sizes = np.geomspace(1e2, 1e5, 10).round()
-    found = fit_rate(noisy(sizes**-0.5 + 0.015, sizes, 60, 1, "small"), sizes)
-    assert found.law == "floor"
-    return found
+    result = fit_rate(noisy(sizes**-0.5 + 0.015, sizes, 60, 1, "small"), sizes)
+    assert result.law == "floor"
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_tokens_intervals_cover() -> None:
     """n for error 0.01 is 10^5 exactly; 60 curves, 3 binomial standard errors."""
     hits = []
     for seed in range(60):
-        found = fit_rate(power_curve(0.4, 16, seed), SIZES, seed=seed).tokens_for(0.01, "power")
-        hits.append(found.interval[0] <= 1e5 <= found.interval[1])
+        result = fit_rate(power_curve(0.4, 16, seed), SIZES, seed=seed).tokens_for(0.01, "power")
+        hits.append(result.interval[0] <= 1e5 <= result.interval[1])
     assert np.mean(hits) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / 60)
 
 
@@ -155,9 +155,9 @@ def test_tokens_of_two_powers() -> None:
     target = float(far**-0.5 + 8 / far)
     decided, hits = [], []
     for seed in range(6):
-        found = fit_rate(noisy(sizes**-0.5 + 8 / sizes, sizes, 100, seed, "small"), sizes)
-        needed = found.tokens_for(target)
-        alone = found.tokens_for(target, "two powers")
+        result = fit_rate(noisy(sizes**-0.5 + 8 / sizes, sizes, 100, seed, "small"), sizes)
+        needed = result.tokens_for(target)
+        alone = result.tokens_for(target, "two powers")
         assert alone.n == pytest.approx(far, rel=0.2)
         hits.append(alone.interval[0] < far < alone.interval[1])
         assert needed.interval[0] <= alone.n <= needed.interval[1]

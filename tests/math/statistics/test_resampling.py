@@ -25,24 +25,24 @@ def errors(rng: np.random.Generator, whole: int, short: int, depth: int = 2) -> 
 
 def test_without_short_ones_nothing_changes() -> None:
     values = errors(np.random.default_rng(0), 30, 0)
-    found = resample(values, SIZES, 0)
-    np.testing.assert_allclose(found.covariance, np.cov((values / values.mean(0)).T) / 30)
-    assert found.n_replicates == 30
+    result = resample(values, SIZES, 0)
+    np.testing.assert_allclose(result.covariance, np.cov((values / values.mean(0)).T) / 30)
+    assert result.n_replicates == 30
 
 
 def test_covariance_of_ragged_logarithms() -> None:
     """Over 1,500 simulated curves the variance of ln(mean) is known to 3.7%."""
     rng = np.random.default_rng(1)
-    found = resample(errors(rng, 400, 1600), SIZES, 0)
+    result = resample(errors(rng, 400, 1600), SIZES, 0)
     logs = []
     for _ in range(1500):
         values = errors(rng, 400, 1600)
         logs.append(np.log(np.nanmean(values, axis=0)))
     truth = np.cov(np.array(logs).T)
-    np.testing.assert_allclose(np.diag(found.covariance), np.diag(truth), rtol=0.2)
-    assert found.covariance[0, 0] < 0.4 * found.covariance[3, 3]
+    np.testing.assert_allclose(np.diag(result.covariance), np.diag(truth), rtol=0.2)
+    assert result.covariance[0, 0] < 0.4 * result.covariance[3, 3]
     # short replicates share nothing with the largest size
-    assert found.covariance[0, 3] == pytest.approx(truth[0, 3], abs=0.2 * truth[3, 3])
+    assert result.covariance[0, 3] == pytest.approx(truth[0, 3], abs=0.2 * truth[3, 3])
 
 
 @pytest.mark.slow
@@ -80,5 +80,5 @@ def test_what_is_no_early_end_is_refused() -> None:
 def test_means_are_those_of_the_drawn_replicates():
     values = errors(np.random.default_rng(0), 9, 0)
     drawn = random_stream(3, "rates mean", 9).multinomial(9, np.full(9, 1 / 9), size=RESAMPLES)
-    found = resample(values, SIZES, 3).draws
-    np.testing.assert_allclose(found, np.log(drawn @ values / 9), rtol=1e-12, atol=1e-12)
+    result = resample(values, SIZES, 3).draws
+    np.testing.assert_allclose(result, np.log(drawn @ values / 9), rtol=1e-12, atol=1e-12)

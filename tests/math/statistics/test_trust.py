@@ -11,10 +11,10 @@ from tests.math.statistics.curves import SIZES, noisy, power_curve
 
 
 def reason(rate: Rate, words: str) -> str:
-    found = [text for text in rate.reasons if words in text]
-    assert len(found) == 1, rate.reasons
+    result = [text for text in rate.reasons if words in text]
+    assert len(result) == 1, rate.reasons
     assert not rate.trusted
-    return found[0]
+    return result[0]
 
 
 def test_a_good_curve_is_trusted() -> None:

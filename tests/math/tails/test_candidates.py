@@ -27,24 +27,24 @@ def draw(law, rng):
 def test_tau_is_recovered_and_its_interval_covers(law, tau):
     """Each law has a density exp(-c x^tau) beyond every threshold, so that tau is exact."""
     rng = np.random.default_rng(11)
-    found = [compare_tails(np.abs(draw(law, rng)), GROUPS, 0.1) for _ in range(DRAWS)]
-    logs = np.log([f.tau for f in found])
+    result = [compare_tails(np.abs(draw(law, rng)), GROUPS, 0.1) for _ in range(DRAWS)]
+    logs = np.log([f.tau for f in result])
     error = logs.std(ddof=1) / np.sqrt(DRAWS)
     # the logarithm of a maximum likelihood estimate is biased by half its variance
     assert abs(logs.mean() - np.log(tau)) < 4 * error + logs.var()
-    covered = sum(f.tau_interval[0] <= tau <= f.tau_interval[1] for f in found)
+    covered = sum(f.tau_interval[0] <= tau <= f.tau_interval[1] for f in result)
     # nominal 95%: fewer than 32 of 40 have probability 3e-4
     assert covered >= 32
 
 
 def test_a_power_law_is_of_pareto_type():
     rng = np.random.default_rng(3)
-    found = compare_tails(rng.pareto(2.0, COUNT) + 1, GROUPS, 0.1)
+    result = compare_tails(rng.pareto(2.0, COUNT) + 1, GROUPS, 0.1)
     # k = 1/2, with standard error (1 + k)/sqrt(800)
-    assert found.k == pytest.approx(0.5, abs=4 * 1.5 / np.sqrt(800))
-    assert found.criterion["Pareto"] == 0
-    assert found.criterion["Gaussian"] > 100
-    assert found.tau_interval[1] < 1
+    assert result.k == pytest.approx(0.5, abs=4 * 1.5 / np.sqrt(800))
+    assert result.criterion["Pareto"] == 0
+    assert result.criterion["Gaussian"] > 100
+    assert result.tau_interval[1] < 1
 
 
 def test_repeated_tokens_are_not_independent():
@@ -68,20 +68,20 @@ def test_a_cluster_is_seen_from_below_and_from_inside():
     values = np.abs(
         np.where(cluster, 7 + 0.4 * rng.standard_normal(COUNT), rng.standard_normal(COUNT))
     )
-    found = compare_thresholds(values, GROUPS)
-    assert len(found) == 6
-    assert found[0].tau_interval[1] < 1
-    assert any(f.tau_interval[0] > 2 for f in found[1:])
-    assert judge_thresholds(found)[0] == SUB_GAUSSIAN
-    assert judge_thresholds(found[:1])[0] == NONE
+    result = compare_thresholds(values, GROUPS)
+    assert len(result) == 6
+    assert result[0].tau_interval[1] < 1
+    assert any(f.tau_interval[0] > 2 for f in result[1:])
+    assert judge_thresholds(result)[0] == SUB_GAUSSIAN
+    assert judge_thresholds(result[:1])[0] == NONE
 
 
 def test_equal_values_stay_together():
     rng = np.random.default_rng(6)
     values = np.round(np.abs(rng.standard_normal(COUNT)), 1)
-    found = compare_thresholds(values, GROUPS)
-    assert [f.exceedances for f in found] == sorted({f.exceedances for f in found}, reverse=True)
-    for f in found:
+    result = compare_thresholds(values, GROUPS)
+    assert [f.exceedances for f in result] == sorted({f.exceedances for f in result}, reverse=True)
+    for f in result:
         assert f.exceedances == np.sum(values > f.threshold)
     with pytest.raises(InputError, match="no tail"):
         compare_tails(np.ones(500), np.arange(500), 0.1)
@@ -97,14 +97,14 @@ def test_variance_proxy_of_a_gaussian_and_of_a_mixture():
     assert gaussian.interval[0] < 1.02
     weight, distance = 0.1, 4.0
     sample = rng.standard_normal(COUNT) + distance * (rng.random(COUNT) < weight)
-    found = variance_proxy(5 + 3 * sample, GROUPS, 0)
+    result = variance_proxy(5 + 3 * sample, GROUPS, 0)
     variance = 1 + weight * (1 - weight) * distance**2
-    s = np.linspace(0.05, found.reach, 400) / np.sqrt(variance)
+    s = np.linspace(0.05, result.reach, 400) / np.sqrt(variance)
     s = np.concatenate([s, -s])
     log_mgf = s**2 / 2 + np.log(1 - weight + weight * np.exp(distance * s)) - s * weight * distance
     exact = np.max(2 * log_mgf / (s**2 * variance))
-    error = (found.interval[1] - found.value) / stats.t.ppf(0.975, 31)
-    assert abs(found.value - exact) < 4 * error
+    error = (result.interval[1] - result.value) / stats.t.ppf(0.975, 31)
+    assert abs(result.value - exact) < 4 * error
     assert exact > 1.5
     symmetric = variance_proxy(np.where(rng.random(COUNT) < 0.5, 1.0, -1.0), GROUPS, 0)
     assert symmetric.value == pytest.approx(1, abs=0.01)
@@ -112,10 +112,10 @@ def test_variance_proxy_of_a_gaussian_and_of_a_mixture():
 
 def test_variance_proxy_of_exponential_tails_is_as_large_as_the_range_allows():
     rng = np.random.default_rng(8)
-    found = variance_proxy(rng.laplace(size=COUNT), GROUPS, 0)
-    t = np.linspace(0.1, found.reach, 100)
+    result = variance_proxy(rng.laplace(size=COUNT), GROUPS, 0)
+    t = np.linspace(0.1, result.reach, 100)
     exact = np.max(-2 * np.log(1 - t**2 / 2) / t**2)
     # beyond t = 1/sqrt(2) the weights have no variance, beyond sqrt(2) no mean
-    assert found.reach < 0.85
-    error = (found.interval[1] - found.value) / stats.t.ppf(0.975, 31)
-    assert abs(found.value - exact) < 4 * error
+    assert result.reach < 0.85
+    error = (result.interval[1] - result.value) / stats.t.ppf(0.975, 31)
+    assert abs(result.value - exact) < 4 * error

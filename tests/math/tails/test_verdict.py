@@ -100,9 +100,9 @@ def test_a_verdict_is_what_both_halves_say():
 def test_kappa_by_hand():
     """Cohen's example: 20 + 15 of 50 alike; kappa = (0.7 - 0.5) / (1 - 0.5) = 0.4."""
     table = np.array([[20.0, 5.0, 0.0], [10.0, 15.0, 0.0], [0.0, 0.0, 0.0]])
-    found = kappa_estimate(table, 0)
-    assert found.value == pytest.approx(0.4)
-    assert found.interval[0] < 0.4 < found.interval[1]
+    result = kappa_estimate(table, 0)
+    assert result.value == pytest.approx(0.4)
+    assert result.interval[0] < 0.4 < result.interval[1]
     assert kappa_estimate(np.diag([7.0, 0.0, 0.0]), 0).value is None
     assert kappa_estimate(np.zeros((3, 3)), 0).value is None
 
@@ -126,8 +126,8 @@ def test_a_table_of_the_halves():
     assert verdict_table(map(half_verdicts, clouds)).tolist() == [[3, 2, 0], [0, 0, 1], [0, 0, 0]]
     # nine of ten alike, as chance would have it: nothing is known about single clouds
     chance = [cloud(LIGHT, LIGHT)] * 32 + [cloud(LIGHT, HEAVY)] * 4 + [cloud(HEAVY, LIGHT)] * 4
-    found = kappa_estimate(verdict_table(map(half_verdicts, chance)), 0)
-    assert found.interval[0] < 0 < found.interval[1]
+    result = kappa_estimate(verdict_table(map(half_verdicts, chance)), 0)
+    assert result.interval[0] < 0 < result.interval[1]
 
 
 def test_rank_correlation():

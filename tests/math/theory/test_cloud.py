@@ -41,54 +41,54 @@ def attended(logits, values, queries, keys):
 def enumerated(request):
     """A tiny cloud, its pass, and the outputs of every sample of 3 tokens."""
     head, logits = made(4, 2, 1.3, 1, tokens=request.param, queries=5)
-    found = CloudPass(
+    result = CloudPass(
         head, np.array([3.0]), np.array([3.0]), Effort(64, 2, 10, 10), np.random.default_rng(0)
     )
     samples = {}
     for sample in product(range(4), repeat=3):
         asked = list(sample) if request.param else range(5)
         samples[sample] = attended(logits, head.values, list(asked), list(sample))
-    return head, found, samples
+    return head, result, samples
 
 
 def test_tiny_clouds_are_whole(enumerated):
-    head, found, _ = enumerated
-    assert set(found.rows) == set(range(len(head.outputs)))
-    assert list(found.z.chances) == [1.0] * 4
-    assert list(found.pair_sample.weights[0]) == [1.0] * 3
+    head, result, _ = enumerated
+    assert set(result.rows) == set(range(len(head.outputs)))
+    assert list(result.z.chances) == [1.0] * 4
+    assert list(result.pair_sample.weights[0]) == [1.0] * 3
 
 
 def test_map_error_is_exact(enumerated):
-    head, found, samples = enumerated
+    head, result, samples = enumerated
     square = np.mean(
         [
             np.mean(
-                np.sum((out - (head.outputs[list(s)] if found.tokens else head.outputs)) ** 2, 1)
+                np.sum((out - (head.outputs[list(s)] if result.tokens else head.outputs)) ** 2, 1)
             )
             for s, out in samples.items()
         ]
     )
-    weighed = (found.share / found.share.sum()) @ found.squares
+    weighed = (result.share / result.share.sum()) @ result.squares
     assert weighed[0] == pytest.approx(square, rel=RULE)
-    assert found.map_squares == pytest.approx(found.squares)
+    assert result.map_squares == pytest.approx(result.squares)
 
 
-def axes_of(found, head):
+def axes_of(result, head):
     """Rotation into the coordinates of the pass."""
     origin = head.outputs.mean(axis=0)
-    solution = np.linalg.lstsq(head.values - origin, found.values, rcond=None)[0]
-    np.testing.assert_allclose((head.values - origin) @ solution, found.values, atol=1e-12)
+    solution = np.linalg.lstsq(head.values - origin, result.values, rcond=None)[0]
+    np.testing.assert_allclose((head.values - origin) @ solution, result.values, atol=1e-12)
     return origin, solution
 
 
 def test_bias_is_exact(enumerated):
-    head, found, samples = enumerated
-    origin, axes = axes_of(found, head)
+    head, result, samples = enumerated
+    origin, axes = axes_of(result, head)
     mean = np.mean([(out - origin).mean(axis=0) @ axes for out in samples.values()], axis=0)
-    weighed = np.tensordot(found.share / found.share.sum(), found.mean, axes=1)[0]
+    weighed = np.tensordot(result.share / result.share.sum(), result.mean, axes=1)[0]
     np.testing.assert_allclose(weighed, mean, atol=RULE)
     # products of outputs, less the noise that all share
-    shifts = {s: found.shifts[list(s)].mean(axis=0) for s in samples}
+    shifts = {s: result.shifts[list(s)].mean(axis=0) for s in samples}
     second = np.mean(
         [
             (rows.T @ rows) / len(rows)
@@ -97,23 +97,23 @@ def test_bias_is_exact(enumerated):
         ],
         axis=0,
     )
-    limit = found.outputs.T @ found.outputs / len(found.outputs)
-    np.testing.assert_allclose(found.second[0, 0], second - limit, atol=3 * RULE)
+    limit = result.outputs.T @ result.outputs / len(result.outputs)
+    np.testing.assert_allclose(result.second[0, 0], second - limit, atol=3 * RULE)
 
 
 def test_influence_of_a_token_is_exact(enumerated):
-    head, found, samples = enumerated
-    origin, axes = axes_of(found, head)
-    phi = found.on_mean[0, :4, 0].copy()
-    along = found.on_products[0, :4, 0].copy()
-    a, b = found.pairs
-    if found.tokens:  # what attending 3 instead of all tokens changes in a token's own output
-        first = np.array([int(np.flatnonzero(found.rows == z)[0]) for z in range(4)])
-        phi += (found.mean + found.mean_shift)[first, 0]
-        along += found.products[first, 0]
+    head, result, samples = enumerated
+    origin, axes = axes_of(result, head)
+    phi = result.on_mean[0, :4, 0].copy()
+    along = result.on_products[0, :4, 0].copy()
+    a, b = result.pairs
+    if result.tokens:  # what attending 3 instead of all tokens changes in a token's own output
+        first = np.array([int(np.flatnonzero(result.rows == z)[0]) for z in range(4)])
+        phi += (result.mean + result.mean_shift)[first, 0]
+        along += result.products[first, 0]
     wanted, products = np.zeros((4, 2)), np.zeros((4, len(a)))
     for s, out in samples.items():
-        shift = found.shifts[list(s)].mean(axis=0)
+        shift = result.shifts[list(s)].mean(axis=0)
         rows = (out - origin) @ axes
         wanted[s[0]] += 3 * rows.mean(axis=0) / 16
         moved = rows - shift
@@ -148,12 +148,12 @@ def test_errors_agree_with_simulation(strength):
     """
     head, logits = made(400, 3, strength, 2)
     sizes = np.array([64, 256])
-    found = cloud_errors(head, sizes, effort=Effort(10_000, 3, 400, 6), seed=1)
+    result = cloud_errors(head, sizes, effort=Effort(10_000, 3, 400, 6), seed=1)
     rng = np.random.default_rng(3)
     for j, n in enumerate(sizes):
         errors = simulated(head, logits, n, 1000, rng)
         square, noise = errors.mean(axis=0), errors.std(axis=0) / np.sqrt(1000)
-        for k, part in enumerate((found.mean, found.cov, found.map)):
+        for k, part in enumerate((result.mean, result.cov, result.map)):
             assert abs(part.square[j] - square[k]) < 4 * noise[k] + 0.04 * square[k], (k, n)
 
 
@@ -169,7 +169,7 @@ def test_expected_norms_agree_with_simulation(heavy):
     weights = np.exp(logits)
     outputs = weights / weights.sum(axis=1, keepdims=True) @ v
     head = CloudHead(v, outputs, lambda rows: logits[rows], np.arange(400))
-    found = cloud_errors(head, [32], effort=Effort(10_000, 3, 400, 3), seed=1)
+    result = cloud_errors(head, [32], effort=Effort(10_000, 3, 400, 3), seed=1)
     errors = simulated(head, logits, 32, 1000, rng)
     ratio = np.sqrt(errors).mean(axis=0) / np.sqrt(errors.mean(axis=0))
     parts = np.array(
@@ -177,7 +177,7 @@ def test_expected_norms_agree_with_simulation(heavy):
     )
     noise = parts.std(axis=0, ddof=1) / np.sqrt(20)
     # of mean and map; here the covariance is quadratic in the errors, which is not drawn
-    shape = np.array([part.shape[0] for part in (found.mean, found.map)])
+    shape = np.array([part.shape[0] for part in (result.mean, result.map)])
     # 400 draws know the ratio to 1%
     assert np.all(np.abs(shape - ratio[[0, 2]]) < 4 * np.hypot(noise[[0, 2]], 0.01))
     # a Gaussian error of two dimensions has sqrt(pi)/2 = 0.886
@@ -194,9 +194,9 @@ def test_standard_errors():
     sizes = np.array([64, 512])
     exact = cloud_errors(head, sizes, effort=Effort(10_000, 3, 300, 21), seed=0)
     effort = Effort(queries=64, groups=8, tokens=120, pairs=12, more=128)
-    found = [cloud_errors(head, sizes, effort=effort, seed=seed) for seed in range(24)]
+    result = [cloud_errors(head, sizes, effort=effort, seed=seed) for seed in range(24)]
     for metric in ("mean", "cov", "map"):
-        parts, truth = [getattr(one, metric) for one in found], getattr(exact, metric)
+        parts, truth = [getattr(one, metric) for one in result], getattr(exact, metric)
         scores = np.array(
             [(p.square - truth.square) / np.sqrt(np.diag(p.covariance)) for p in parts]
         )
@@ -206,32 +206,32 @@ def test_standard_errors():
 
 def test_slopes():
     head, _ = made(300, 3, 0.3, 5)
-    found = cloud_errors(head, [50, 100, 200, 400], seed=0).mean
-    x = np.log(found.sizes)
-    slope, noise = found.slope()
-    assert slope == pytest.approx(-np.polyfit(x, np.log(found.norm), 1)[0])
+    result = cloud_errors(head, [50, 100, 200, 400], seed=0).mean
+    x = np.log(result.sizes)
+    slope, noise = result.slope()
+    assert slope == pytest.approx(-np.polyfit(x, np.log(result.norm), 1)[0])
     assert 0 < noise < 0.05
-    assert np.all(found.norm < found.rms)
+    assert np.all(result.norm < result.rms)
 
 
 def test_extreme_heads():
     """Attention to one token, and attention to all alike, give finite numbers."""
     for strength in (0.0, 1e-6, 1e4):
         head, _ = made(80, 2, strength, 6)
-        found = cloud_errors(head, [2, 64, 1e6], seed=0)
-        for part in (found.mean, found.map):
+        result = cloud_errors(head, [2, 64, 1e6], seed=0)
+        for part in (result.mean, result.map):
             assert np.isfinite(part.square).all()
             assert (part.square >= 0).all()
     # uniform attention: the error of a plain mean of n values
     head, _ = made(80, 2, 0.0, 6)
-    found = cloud_errors(head, [64.0], seed=0)
+    result = cloud_errors(head, [64.0], seed=0)
     variance = np.trace(np.cov(head.values.T, bias=True))
-    noise = np.sqrt(found.mean.covariance[0, 0])
-    assert abs(found.mean.square[0] - variance / 64) < 5 * noise + RULE * variance / 64
-    noise = np.sqrt(found.map.covariance[0, 0])
-    assert abs(found.map.square[0] - variance / 64) < 5 * noise + RULE * variance / 64
-    assert abs(found.cov.square[0]) < 1e-9
-    assert np.isfinite([*found.cov.norm, *found.cov.standard_error]).all()
+    noise = np.sqrt(result.mean.covariance[0, 0])
+    assert abs(result.mean.square[0] - variance / 64) < 5 * noise + RULE * variance / 64
+    noise = np.sqrt(result.map.covariance[0, 0])
+    assert abs(result.map.square[0] - variance / 64) < 5 * noise + RULE * variance / 64
+    assert abs(result.cov.square[0]) < 1e-9
+    assert np.isfinite([*result.cov.norm, *result.cov.standard_error]).all()
 
 
 def test_chances():

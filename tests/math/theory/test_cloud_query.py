@@ -37,8 +37,8 @@ def test_against_all_samples(strength: float, count: int, n: int) -> None:
         chosen = list(rows)
         error = attend(tilts, keys[chosen], values[chosen]) - outputs
         total += np.sum(error**2, axis=1)
-    found = squares(tilts, keys, values, outputs, np.array([n]))
-    np.testing.assert_allclose(found[:, 0], total / count**n, rtol=RULE)
+    result = squares(tilts, keys, values, outputs, np.array([n]))
+    np.testing.assert_allclose(result[:, 0], total / count**n, rtol=RULE)
 
 
 def test_values_far_from_zero() -> None:
@@ -56,5 +56,5 @@ def test_logits_of_any_size() -> None:
     tilts = np.array([[2000.0]])
     outputs = attend(tilts, keys, values)
     n = np.array([2.0, 8.0, 32.0])
-    found = squares(tilts, keys, values, outputs, n)[0]
-    np.testing.assert_allclose(found, 0.75**n, rtol=RULE)
+    result = squares(tilts, keys, values, outputs, n)[0]
+    np.testing.assert_allclose(result, 0.75**n, rtol=RULE)

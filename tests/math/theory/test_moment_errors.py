@@ -44,13 +44,13 @@ def test_they_reach_the_exact_constants(h: float, d: int, queries: str, n: float
 
 def test_approximations_are_called_so() -> None:
     """Computed without sampling, yet of first order: no standard error, rather than 0."""
-    found = esscher.predict(esscher.gaussian_head(0.5, 3), [100], "population")
+    result = esscher.predict(esscher.gaussian_head(0.5, 3), [100], "population")
     for name in ("mean", "mean_rms", "cov_rms"):
-        curve = found.curves[name]
+        curve = result.curves[name]
         assert "first-order" in curve.method
         assert "exact" not in curve.method
         assert np.isnan(curve.standard_error).all()
-    told = found.to_dict()["curve_standard_error"]
+    told = result.to_dict()["curve_standard_error"]
     assert told["mean_rms"] == [None]
     assert told["map_rms"] == [0.0]  # this one is exact
 

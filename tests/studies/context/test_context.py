@@ -184,7 +184,7 @@ def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"passages": 0}, "passages is 0"),
         ({"context": 250}, "longest possible context is 193"),
@@ -192,9 +192,9 @@ def test_no_length_beyond_window_and_model(name: str, window: int | None, tmp_pa
         ({"context": 9}, "at least 16"),
     ],
 )
-def test_bad_input(options: dict[str, Any], said: str) -> None:
+def test_bad_input(options: dict[str, Any], message: str) -> None:
     loaded = tiny("llama", max_position_embeddings=256)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         esscher.context(loaded, [random_words(900)], **options)
 
 

@@ -96,21 +96,21 @@ def test_stored_errors_are_those_of_the_hidden_states(reader_of):
 def test_horizons_are_those_of_a_probe(reader_of):
     loaded = tiny("llama")
     reader = reader_of("llama", context=72)
-    found = head_horizons(reader)
+    result = head_horizons(reader)
     options = {"mode": "context", "context": 72, "tokens": 72, "sizes": [4, 8], "replicates": 2}
     other = probe(loaded, [words(200)], **options)
-    np.testing.assert_allclose(found, other["horizon"], rtol=1e-5)
+    np.testing.assert_allclose(result, other["horizon"], rtol=1e-5)
 
 
 @pytest.mark.parametrize("scope", ["model", "layer"])
 def test_terciles(scope):
     horizons = random_stream(1, "test horizons").random((5, 6))
-    found = split_terciles(horizons, scope)
-    assert [(found == name).sum() for name in TERCILES] == [10, 10, 10]
+    result = split_terciles(horizons, scope)
+    assert [(result == name).sum() for name in TERCILES] == [10, 10, 10]
     if scope == "model":
-        assert horizons[found == "low"].max() <= horizons[found == "middle"].min()
-        assert horizons[found == "middle"].max() <= horizons[found == "high"].min()
-    for row, names in zip(horizons, found, strict=True):
+        assert horizons[result == "low"].max() <= horizons[result == "middle"].min()
+        assert horizons[result == "middle"].max() <= horizons[result == "high"].min()
+    for row, names in zip(horizons, result, strict=True):
         if scope == "layer":
             assert [(names == name).sum() for name in TERCILES] == [2, 2, 2]
             assert row[names == "low"].max() < row[names == "high"].min()

@@ -52,7 +52,7 @@ def layer_of(q, k, v, *, causal=False, window=None, offset=0):
         visible_mask=None,
         offset=offset,
         hidden=None,
-        own=lambda: inputs.attend(torch.float32),
+        original=lambda: inputs.attend(torch.float32),
     )
     return inputs
 
@@ -145,8 +145,8 @@ def test_the_error_is_that_of_the_formula():
     squares = []
     for draw in range(400):
         drawn = draw_keys(certain, 0, 0, "shared", draw, 0, n)
-        found = sampled_attention(inputs, torch.from_numpy(certain), drawn).double()
-        squares.append((found - dense).square().sum(-1)[0].numpy())
+        result = sampled_attention(inputs, torch.from_numpy(certain), drawn).double()
+        squares.append((result - dense).square().sum(-1)[0].numpy())
     squares = np.array(squares)
     for head in range(2):
         weights = torch.softmax(inputs.logits(0, head), dim=-1)
@@ -183,10 +183,10 @@ def test_samples_are_nested_and_modes_differ():
 def test_heads_that_are_not_sampled_stay_dense():
     inputs, certain = random_layer(10, 10), torch.zeros(10, dtype=torch.bool)
     drawn = draw_keys(certain.numpy(), 0, 0, "shared", 0, 0, 3)
-    found = sampled_attention(inputs, certain, drawn, heads=[1])
-    assert torch.equal(found[0, 0], inputs.own()[0, 0])
-    assert not torch.allclose(found[0, 1], inputs.own()[0, 1], atol=1e-3)
-    assert torch.equal(found[0, 1], sampled_attention(inputs, certain, drawn)[0, 1])
+    result = sampled_attention(inputs, certain, drawn, heads=[1])
+    assert torch.equal(result[0, 0], inputs.original()[0, 0])
+    assert not torch.allclose(result[0, 1], inputs.original()[0, 1], atol=1e-3)
+    assert torch.equal(result[0, 1], sampled_attention(inputs, certain, drawn)[0, 1])
 
 
 def test_models_that_cannot_be_measured():

@@ -71,7 +71,7 @@ def test_a_claim_of_which_a_cell_is_missing_is_not_judged(small: None, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing"], "there is no claim 'nothing'; choose from limit, ball"),
         (["heads", "--model", "no-such-folder/model"], "no-such-folder"),
@@ -81,11 +81,11 @@ def test_a_claim_of_which_a_cell_is_missing_is_not_judged(small: None, tmp_path:
     ],
 )
 def test_bad_input_is_refused_before_anything_is_written(
-    words: list[str], said: str, tmp_path: Path
+    words: list[str], message: str, tmp_path: Path
 ) -> None:
     result = CliRunner().invoke(main, ["paper", *words, "--out", str(tmp_path / "run")])
     assert result.exit_code == 2, result.output
-    assert said in result.output
+    assert message in result.output
     assert not (tmp_path / "run").exists()
 
 

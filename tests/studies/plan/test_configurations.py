@@ -35,9 +35,9 @@ def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     assert reduced == ([0, 1, 2] if name == "llama" else [1])
     each = np.full_like(planned.tokens, 25)
     both = {"planned": planned, "uniform": planned._replace(tokens=each)}
-    found = kept_layers(prompt, both, rules, ("a prompt", 0), 0)
-    assert set(found) == {"planned", "uniform", *(rule.name for rule in rules)}
-    for name, own in found.items():
+    result = kept_layers(prompt, both, rules, ("a prompt", 0), 0)
+    assert set(result) == {"planned", "uniform", *(rule.name for rule in rules)}
+    for name, own in result.items():
         assert list(own) == reduced
         # rules need no weights: one more token fits into the bytes of 25 with weights
         assert count_kept(own) == (25 if name in both else 26) * 2 * len(reduced)
@@ -51,6 +51,6 @@ def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     same = all(
         a.index.tolist() == b.index.tolist()
         for layer in reduced
-        for a, b in zip(found["planned"][layer], other["planned"][layer], strict=True)
+        for a, b in zip(result["planned"][layer], other["planned"][layer], strict=True)
     )
     assert same == (selection == "topk")

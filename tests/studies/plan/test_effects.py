@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
+from esscher.engine.attention.bits import ALL_BITS
 from esscher.engine.cache.budgets import POWERS
 from esscher.engine.cache.scores import prompt_scores
 from esscher.engine.cache.selection import (
@@ -89,3 +91,18 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
         np.testing.assert_allclose(effect[:, LARGEST, 0, s], moved, rtol=1e-3, atol=1e-9)
     assert effect.shape == (2, len(SELECTIONS), 4, 4)
     assert np.all(np.diff(square[:, LARGEST, 0]).sum(-1) < 0)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3])
+def test_effects_of_rounding_are_those_of_codes(bits) -> None:
+    """With all keys kept, what is left is rounding: errors of keys are as good as independent."""
+    inputs, prefix = layer_inputs(keys=1064, queries=64, strength=1.0, seed=3), 1000
+    gradients = torch.randn(4, 4, 64, 5, generator=torch.Generator().manual_seed(5))
+    _, certain, (_, square, _) = effects_of(inputs, prefix, gradients, [prefix])
+    everything = Kept(torch.arange(prefix), torch.zeros(prefix))
+    kept = [everything.in_codes(ALL_BITS[bits], certain)] * 2
+    delta = reduced_attention(inputs, kept, prefix) - inputs.attend(torch.float32)[0]
+    realised = delta.square().sum(-1).mean()
+    # 5 standard errors of a mean square of so many numbers, and 5% for the next order
+    error = 5 * np.sqrt(2 / delta.numel()) + 0.05
+    assert square[:, 1, bits, 0].mean() == pytest.approx(float(realised), rel=error)

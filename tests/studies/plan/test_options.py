@@ -54,7 +54,7 @@ def test_short_caches_are_calibrated_on_prose():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"check": "other", "against": "h2o"}, "against has 'h2o'; choose from all, streaming,"),
         ({"against": "h2o"}, "against has 'h2o'; choose from all, streaming, snapkv, expected"),
@@ -66,6 +66,6 @@ def test_short_caches_are_calibrated_on_prose():
         ({"tasks": "needle"}, "tasks are part of a check; give a text with --check"),
     ],
 )
-def test_names_that_are_not_known(given, said):
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_names_that_are_not_known(given, message):
+    with pytest.raises(InputError, match=re.escape(message)):
         settings(**given)

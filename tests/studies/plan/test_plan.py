@@ -48,7 +48,7 @@ def test_results_have_everything(stored, tmp_path):
     assert stored.verdict == verdict
     assert set(stored.best) <= set(names)
     words = {"better": "The plan beats", "worse": "does NOT beat", "undecided": "Undecided with"}
-    assert [name for name, said in words.items() if said in stored.headline] == [verdict]
+    assert [name for name, message in words.items() if message in stored.headline] == [verdict]
     assert len(stored.table()) == 6
     again = esscher.load(stored.folder)
     assert isinstance(again, PlanResult)
@@ -196,7 +196,7 @@ def test_a_plan_is_refused_for_another_model(stored):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"budget": 0.03}, "smallest possible budget is 0.0415,"),
         ({"budget": 1.5}, "budget is 1.5; a share must be above 0 and at most 1"),
@@ -215,8 +215,8 @@ def test_a_plan_is_refused_for_another_model(stored):
         ({"passages": 0}, "passages is 0"),
     ],
 )
-def test_impossible_requests_name_what_is_possible(change, said, tmp_path):
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_impossible_requests_name_what_is_possible(change, message, tmp_path):
+    with pytest.raises(InputError, match=re.escape(message)):
         plan(tiny(), prose(0), out=tmp_path / "run", **(DECODER | change))
     assert not (tmp_path / "run").exists()
 
@@ -228,7 +228,7 @@ def test_encoders_have_no_cache_to_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda r: r.update(version=2), "has version 2; this version of Esscher reads 3 to 5"),
         (lambda r: r.update(selection="largest"), "is damaged"),
@@ -245,10 +245,10 @@ def test_encoders_have_no_cache_to_plan(tmp_path):
         (lambda r: r["powers"].pop(), "one per layer and key head"),
     ],
 )
-def test_files_that_are_no_plans(damage, said, stored, tmp_path):
+def test_files_that_are_no_plans(damage, message, stored, tmp_path):
     tree = json.loads((stored.folder / "plan.json").read_text())
     damage(tree)
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(message)):
         esscher.load(path)

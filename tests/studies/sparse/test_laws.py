@@ -30,7 +30,7 @@ def test_without_tilt_errors_are_those_of_means() -> None:
     """At H = 0 attention is a mean: every choice of r of N tokens errs by d (1/r - 1/N)."""
     d, tokens, budgets, replicates = 3, 240, (16, 60), 120
     names = (*SUBSETS, "corrected")
-    found = squared_map_errors(gaussian_head(0.0, d), tokens, names, budgets, replicates)
+    result = squared_map_errors(gaussian_head(0.0, d), tokens, names, budgets, replicates)
     # a squared distance in d dimensions has relative variance 2/d, and so at most has the mean of
     # two queries
     error = np.sqrt(2 / d / replicates)
@@ -44,7 +44,7 @@ def test_without_tilt_errors_are_those_of_means() -> None:
                 # E^2 (1/n - 1/E); the number of keys is known
                 dense = d * (others / tokens) ** 2 * (1 / n - 1 / others)
             # 16 comparisons
-            assert abs(found[p, :, b].mean() / dense - 1) < 4 * error, (name, r)
+            assert abs(result[p, :, b].mean() / dense - 1) < 4 * error, (name, r)
 
 
 def test_cells_cover_the_replicates() -> None:

@@ -30,28 +30,28 @@ PRECISE: dict[str, Any] = {"precision": 0.08}
 
 def test_precision_is_reached_and_deterministic(tmp_path: Path) -> None:
     head, sizes = esscher.gaussian_head(0.3, 1), [20, 60, 200]
-    found = sweep(head, sizes, 8, 0, **PRECISE)
-    assert slope_half_widths(errors(found, "mean"), np.array(sizes), 0).max() <= 0.08
-    assert slope_half_widths(errors(found, "mean")[:, :8], np.array(sizes), 0).max() > 0.08
+    result = sweep(head, sizes, 8, 0, **PRECISE)
+    assert slope_half_widths(errors(result, "mean"), np.array(sizes), 0).max() <= 0.08
+    assert slope_half_widths(errors(result, "mean")[:, :8], np.array(sizes), 0).max() > 0.08
     with ThreadPoolExecutor(3) as threads:
-        assert_same(found, sweep(head, sizes, 8, 0, executor=threads, **PRECISE))
+        assert_same(result, sweep(head, sizes, 8, 0, executor=threads, **PRECISE))
     out = tmp_path / "run"
-    assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
+    assert_same(result, sweep(head, sizes, 8, 0, out=out, **PRECISE))
     for path in sorted((out / "parts").glob("replicate-*.safetensors"))[3::4]:
         path.unlink()
     assert not load(out).complete
-    assert_same(found, sweep(head, sizes, 8, 0, out=out, **PRECISE))
-    assert_same(found, load(out))
+    assert_same(result, sweep(head, sizes, 8, 0, out=out, **PRECISE))
+    assert_same(result, load(out))
 
 
 def test_precision_spends_its_work_at_small_sizes() -> None:
-    found = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 8, 0, **PRECISE)
-    counts = found["replicates"].values
+    result = sweep(esscher.gaussian_head(0.3, 1), [20, 60, 200, 600], 8, 0, **PRECISE)
+    counts = result["replicates"].values
     assert np.all(np.diff(counts) <= 0)
     assert counts[0] > 1.5 * counts[-1]
-    np.testing.assert_array_equal(np.isfinite(errors(found, "map")[0]).sum(axis=0), counts)
-    assert len(found.table("replicates")) == counts.sum()
-    json.dumps(found.to_dict(), allow_nan=False)
+    np.testing.assert_array_equal(np.isfinite(errors(result, "map")[0]).sum(axis=0), counts)
+    assert len(result.table("replicates")) == counts.sum()
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> No
 
 def test_precision_that_is_not_reached_says_so() -> None:
     head = esscher.gaussian_head(0.3, 1)
-    found = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
-    assert found.complete
-    assert "not to the +- 0.001 asked for" in found.headline
+    result = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
+    assert result.complete
+    assert "not to the +- 0.001 asked for" in result.headline
     work = replicate_work(np.array([20.0, 40.0]), None)
-    small, large = found["replicates"].values
+    small, large = result["replicates"].values
     assert 9 - work[0] < large + (small - large) * work[0] <= 9
 
 
@@ -126,9 +126,9 @@ WORK, LOG_SIZES = replicate_work(SIZES, None), np.log(SIZES)
 
 def test_the_next_batch_is_the_best_one() -> None:
     """No other batch of a size that is allowed lowers the variance more for its work."""
-    found = next_batch(BATCHES, LOG_SIZES, COVARIANCE, WORK, left=1e9)
-    assert found is not None
-    assert found.start == 75
+    result = next_batch(BATCHES, LOG_SIZES, COVARIANCE, WORK, left=1e9)
+    assert result is not None
+    assert result.start == 75
     counts = counts_at(BATCHES, 4)
     now = slope_variance(LOG_SIZES, counts, COVARIANCE)
 
@@ -138,7 +138,7 @@ def test_the_next_batch_is_the_best_one() -> None:
         lower = slope_variance(LOG_SIZES, more, COVARIANCE)
         return float((now - lower) / (count * WORK[depth - 1]))
 
-    ours = gain(found.depth, found.stop - found.start)
+    ours = gain(result.depth, result.stop - result.start)
     for depth in range(1, 5):
         most = min(int(spent(BATCHES, WORK) / 2 / WORK[depth - 1]), int(counts[depth - 1]))
         assert gain(depth, max(most, 1)) <= ours * (1 + 1e-12)

@@ -393,9 +393,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
             options,
             causal=True,
             past=0,
-            own=lambda: torch.zeros(0),
+            original=lambda: torch.zeros(0),
         )
-        present = [inputs.own_queries(batch).cpu() for batch in range(len(query))]
+        present = [inputs.text_queries(batch).cpu() for batch in range(len(query))]
         again = self.bounded or self._call.reading
         scores, targets = [], []
         if self._call.repeats or (again and rule.score != "last"):

@@ -273,7 +273,7 @@ def observe_prompt(
     """
     if score == "last" and not most:
         return _last_scores(inputs, batch), []
-    rows, group = inputs.own_queries(batch), inputs.group
+    rows, group = inputs.text_queries(batch), inputs.group
     count, positions = len(rows), rows + inputs.offset
     order, each = answered_first(count, group, most)
     if score == "last":
@@ -322,7 +322,7 @@ def observe_prompt(
 
 def _last_scores(inputs: LayerInputs, batch: int) -> Tensor:
     """Scores of the keys of one text by its last queries."""
-    rows = inputs.own_queries(batch)[-WINDOW:]
+    rows = inputs.text_queries(batch)[-WINDOW:]
     key_heads, group = inputs.k.shape[1], inputs.group
     query = inputs.q[batch, :, rows].to(torch.float32)
     keys, values = (x[batch].to(torch.float32) for x in (inputs.k, inputs.v))

@@ -392,7 +392,7 @@ class PlannedRule:
 
     def keep(self, inputs: LayerInputs, batch: int) -> list[Kept]:
         """Choose what every key head keeps of one text, which was read at once."""
-        present = inputs.own_queries(batch).cpu()
+        present = inputs.text_queries(batch).cpu()
         if self.keeps_all(inputs.layer, len(present)):
             return self._all(inputs.layer, present, inputs.k.shape[1])
         scores, targets = self.observe(inputs, batch)

@@ -82,7 +82,7 @@ def _through_interface(
             causal=causal and not (attention_mask is None and original == "eager"),
             past=past,
             hidden=hidden,
-            own=lambda: compute()[0].transpose(1, 2),
+            original=lambda: compute()[0].transpose(1, 2),
         )
         output = replacement(inputs)
         if output is None:
@@ -128,7 +128,7 @@ def check_readable(implementation: str) -> None:
 
 
 def attention_configs(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
-    """Every configuration that attention modules, or the masks made for them, look at."""
+    """Configurations that attention modules, or the masks made for them, read."""
     configs = {id(holder.config): holder.config for holder in (*modules, model)}
     return list(configs.values())
 
@@ -158,7 +158,7 @@ def layer_inputs(
     *,
     causal: bool,
     past: int,
-    own: Callable[[], Tensor],
+    original: Callable[[], Tensor],
     hidden: Tensor | None = None,
 ) -> LayerInputs:
     """Read the arguments of an attention function.
@@ -173,7 +173,7 @@ def layer_inputs(
         Whether queries see only earlier keys.
     past
         Tokens in the cache before this call.
-    own
+    original
         Computes the model's own attention, [batch, heads, n_q, d_v].
     hidden
         What the projections were applied to, if it is known.
@@ -200,7 +200,7 @@ def layer_inputs(
         # A cache of fixed size has room behind the queries; a sliding one has lost its start.
         offset=past if past + n_q <= n_k else n_k - n_q,
         hidden=None if hidden is None else hidden.detach(),
-        own=own,
+        original=original,
     )
 
 
@@ -252,7 +252,7 @@ def _through_hooks(
 
         def leave(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
             merged, *rest = args
-            own, bias = by_head(merged), call.get("position_bias")
+            attended, bias = by_head(merged), call.get("position_bias")
             inputs = layer_inputs(
                 layer,
                 projected["q"],
@@ -264,7 +264,7 @@ def _through_hooks(
                 causal=causal,
                 past=0,
                 hidden=call["hidden_states"],
-                own=lambda: own,
+                original=lambda: attended,
             )
             call.clear()
             projected.clear()
@@ -297,8 +297,8 @@ def attention_override(
     """Replace the attention of some layers by a function, within a block.
 
     The rest of the model is untouched, and so is everything after the block, also when it ends
-    with an exception. Blocks can be nested: the inner replacement's ``inputs.own()`` is then what
-    the outer one computes. Works with ``generate``; not with several threads that use the same
+    with an exception. Blocks can be nested: the inner replacement's ``inputs.original()`` is then
+    what the outer one computes. Works with ``generate``; not with several threads that use the same
     model.
 
     Parameters
@@ -307,8 +307,8 @@ def attention_override(
         The model.
     replacement
         Takes :class:`LayerInputs`, returns the attention output [batch, heads, n_q, d_v] before
-        the output projection, or None for the model's own. ``inputs.own()`` computes the model's
-        own, ``inputs.attend()`` the same by the definition.
+        the output projection, or None for the model's own. ``inputs.original()`` computes the
+        model's own, ``inputs.attend()`` the same by the definition.
     layers
         Numbers of the layers; all of them if left out.
     """

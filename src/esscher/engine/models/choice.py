@@ -1,4 +1,4 @@
-"""A model as callers name it or hand it in: seen in outline first, loaded when all is checked.
+"""A model given by name or as an object: its outline first, its weights once all is checked.
 
 Tasks in other processes get a model by its name: a worker loads it once and keeps it.
 """
@@ -78,12 +78,12 @@ class ModelChoice:
 
     @property
     def name(self) -> str:
-        """What to call the model."""
+        """Name of the model."""
         return str(self.model) if self.by_name else self.outline.name
 
     @cached_property
     def outline(self) -> Outline:
-        """What requests are checked against; no weights are read for it.
+        """The outline, against which requests are checked; no weights are read.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Inputs of one attention layer: the tensors that enter its softmax, and who may see whom.
+"""Inputs of one attention layer: the tensors that enter its softmax, and its mask.
 
 Masks of transformers are read here.
 """
@@ -55,7 +55,7 @@ class LayerInputs:
         Index among the keys of the first query's own key (0 without a cache).
     hidden
         What the projections of queries, keys and values are applied to, [batch, n_q, hidden].
-    own
+    original
         Calls the model's own attention on these inputs; returns [batch, heads, n_q, d_v].
     """
 
@@ -72,7 +72,7 @@ class LayerInputs:
     visible_mask: Tensor | None
     offset: int
     hidden: Tensor | None
-    own: Callable[[], Tensor]
+    original: Callable[[], Tensor]
 
     @property
     def group(self) -> int:
@@ -91,9 +91,9 @@ class LayerInputs:
 
         It is bit for bit that of the model.
         """
-        return self.own().detach()
+        return self.original().detach()
 
-    def own_queries(self, batch: int = 0) -> Tensor:
+    def text_queries(self, batch: int = 0) -> Tensor:
         """Numbers of the queries of one text that are not padding, increasing."""
         queries = self.q.shape[2]
         if self.valid is None:
@@ -101,7 +101,7 @@ class LayerInputs:
         return torch.nonzero(self.valid[batch, self.offset : self.offset + queries])[:, 0]
 
     def text_bias(self, batch: int = 0) -> Tensor | None:
-        """What is added to the logits of one text, [heads or 1, n_q, n_k], if something is."""
+        """Bias of the logits of one text, [heads or 1, n_q, n_k]; None without one."""
         if self.bias is None or self.bias.ndim == 3:
             return self.bias
         return self.bias[min(batch, len(self.bias) - 1)]

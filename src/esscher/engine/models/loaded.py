@@ -1,4 +1,4 @@
-"""A model ready to be measured: weights, tokenizer, and what is known about its attention."""
+"""A model ready to be measured: weights, tokenizer, and the layout of its attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from esscher.core.errors import InputError
 from esscher.engine.models.families import family_of
 from esscher.engine.models.outline import ModelRecord, Outline, described
 
-#: Roles of tokens that stand at the ends of texts and mean nothing; they often act as sinks.
+#: Roles of tokens that delimit texts; they often act as sinks.
 DELIMITER_ROLES = ("cls_token", "sep_token", "bos_token", "eos_token", "pad_token")
 #: Weights of which a sample consists.
 SAMPLED = 64

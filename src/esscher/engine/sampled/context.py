@@ -99,7 +99,7 @@ def measure_context(
                 values=capture.v[0, group][places].to(torch.float64).numpy(),
                 outputs=exact.to(torch.float64).numpy(),
                 logits=partial(_rows_of, logits.numpy()),
-                own=None,
+                query_rows=None,
                 participation=1.0 / weights.to(torch.float64).square().sum(-1).numpy(),
                 received=received,
                 norm=float(exact.to(torch.float64).square().sum(-1).mean().sqrt()),

@@ -1,4 +1,4 @@
-"""What one layer of a model gives: errors of samples of its keys, and one-pass numbers."""
+"""Measurements of one layer: errors of samples of its keys, and one-pass numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HeadNumbers:
         Attention over ``keys`` at the rows of ``tilts``.
     logits
         Logits of some rows of ``tilts`` over ``keys``, as they enter the softmax.
-    own
+    query_rows
         Row of ``keys`` that is the token of each row of ``tilts``; None where queries are not among
         the tokens that are drawn.
     participation
@@ -50,7 +50,7 @@ class HeadNumbers:
     values: Array
     outputs: Array
     logits: Callable[[NDArray[np.int64]], Array]
-    own: NDArray[np.int64] | None
+    query_rows: NDArray[np.int64] | None
     participation: Array
     received: Array
     norm: float
@@ -61,7 +61,7 @@ class HeadNumbers:
     def cloud(self) -> CloudHead:
         """The head as predictions take it."""
         averaged = float(len(self.outputs))
-        return CloudHead(self.values, self.outputs, self.logits, self.own, averaged)
+        return CloudHead(self.values, self.outputs, self.logits, self.query_rows, averaged)
 
 
 @dataclass(frozen=True, eq=False)

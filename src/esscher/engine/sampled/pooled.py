@@ -1,4 +1,4 @@
-"""What samples are compared with in pooled mode: attention among all N tokens of the cloud.
+"""The reference of pooled mode: attention among all N tokens of the cloud.
 
 Up to 16,384 tokens that is what is computed. Beyond, the cost N^2 is too much, and M
 random queries alone would not do: their mean is off by ``sd / sqrt(M)``, hardly less than what is
@@ -392,7 +392,7 @@ def _numbers(
         values=v.to(torch.float64).numpy(),
         outputs=outputs.to(torch.float64).numpy(),
         logits=logits,
-        own=np.searchsorted(rows, reference.queries),
+        query_rows=np.searchsorted(rows, reference.queries),
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,

@@ -348,7 +348,7 @@ def calibration_item(
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a model answered.
+    """Answer of a model to an item.
 
     Attributes
     ----------

@@ -153,7 +153,7 @@ def passages(
 
 @dataclass(frozen=True, eq=False)
 class PassageSet(Sequence[Passage]):
-    """Passages in memory, with what is known about their text.
+    """Passages in memory, with source and hash of their text.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class PassageSet(Sequence[Passage]):
 
     @property
     def record(self) -> TextRecord:
-        """What a stored run says about the text."""
+        """Record of the text for stored runs."""
         return TextRecord(source=self.source, hash=self.text_hash)
 
     def __len__(self) -> int:

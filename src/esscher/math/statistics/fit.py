@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.codec import Count, Name, Record, as_tree
 from esscher.core.errors import InputError
-from esscher.core.shown import about, counted, plain_count
+from esscher.core.shown import counted, plain_count, rounded
 from esscher.core.validation import (
     Array,
     as_array,
@@ -614,7 +614,7 @@ def _reasons(
     if burn_in is not None and sizes[0] < burn_in:
         share = "all" if sizes[-1] < burn_in else f"{int(np.sum(sizes < burn_in))}"
         where = (
-            f"{share} of {len(sizes)} sizes are below the burn-in of {about(burn_in)} tokens, "
+            f"{share} of {len(sizes)} sizes are below the burn-in of {rounded(burn_in)} tokens, "
             "from which on the asymptotic constant holds"
         )
         if predicted is None or len(sizes) < SIZES:

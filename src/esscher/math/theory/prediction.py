@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from esscher.core.errors import UndefinedError
-from esscher.core.shown import about
+from esscher.core.shown import rounded
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_queries, as_sizes
 from esscher.math.heads import PSI_CONVENTIONS, Head, WeightHead, as_head
@@ -31,8 +31,6 @@ from esscher.math.theory.rates import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from esscher.show.content import Plot
 
 
 #: A curve has its rate once the local exponent stays within this distance of the asymptotic one.
@@ -102,7 +100,7 @@ class Prediction:
             text = f"The asymptotic rate of this head ({horizon}) is not known"
             if curve is None:
                 return f"{text}."
-            low, high = about(curve.sizes[0]), about(curve.sizes[-1])
+            low, high = rounded(curve.sizes[0]), rounded(curve.sizes[-1])
             slope = f"n^-{curve.slope():.3f}"
             return f"{text}; its mean output falls like {slope} from n = {low} to {high}."
         beta = self.exponents.mean
@@ -117,9 +115,9 @@ class Prediction:
             slope = f"{curve.local_slopes()[-1]:.3f}"
             text += f". At these sizes the rate is not reached: the last local slope is {slope}"
         else:
-            text += f". At these sizes the rate holds from n = {about(rate)} on"
+            text += f". At these sizes the rate holds from n = {rounded(rate)} on"
         if self.constant("mean") is not None:
-            reached = "is not reached" if constant is None else f"from n = {about(constant)} on"
+            reached = "is not reached" if constant is None else f"from n = {rounded(constant)} on"
             text += f", the constant {reached}"
         return f"{text}."
 
@@ -127,7 +125,7 @@ class Prediction:
     def burn_in_text(self) -> str:
         """The burn-in in print, also where it exceeds the range of floats."""
         log10 = self.log_burn_in / np.log(10)
-        return about(10**log10) if log10 < 15 else f"10^{log10:.1f}"
+        return rounded(10**log10) if log10 < 15 else f"10^{log10:.1f}"
 
     def table(self) -> pd.DataFrame:
         """Return the curves as a data frame, one row per size."""
@@ -137,23 +135,6 @@ class Prediction:
             f"{name}_rms" if name == "map" else name: c.error for name, c in self.curves.items()
         }
         return pd.DataFrame({"n": self.sizes} | columns)
-
-    def plot(self, *, title: str | None = None) -> Plot:
-        """Draw predicted errors against n, and their local exponents.
-
-        Parameters
-        ----------
-        title
-            Above everything; None: the head; empty: none.
-
-        Raises
-        ------
-        InputError
-            If there are no curves: without sizes, or without a limit.
-        """
-        from esscher.math.charts import draw_prediction
-
-        return draw_prediction(self, title)
 
     def __repr__(self) -> str:
         rows = [self.headline]
@@ -318,7 +299,6 @@ def predict(
     head: Head,
     sizes: ArrayLike | None = None,
     queries: str = "tokens",
-    moments: bool = True,
     seed: int = 0,
 ) -> Prediction:
     """Limit, exponents, constants, burn-in and, at given sizes, predicted error curves of a head.
@@ -335,8 +315,6 @@ def predict(
     queries
         ``"tokens"``: the tokens attend to each other, each to itself as well. ``"population"``:
         queries independent of the keys.
-    moments
-        Whether to predict curves of mean and covariance too.
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
@@ -355,9 +333,9 @@ def predict(
                 curves["map"] = map_curve(head, n, queries, seed)
             except UndefinedError as error:
                 notes.append(str(error))
-            if moments and n.min() < 4:
+            if n.min() < 4:
                 notes.append("mean and covariance are predicted from n = 4 on")
-            elif moments:
+            else:
                 try:
                     curves |= moment_curves(head, n, queries, seed)
                     low = mean_low_by(head)
@@ -395,6 +373,4 @@ def predict(
         if len(small):
             curves = law_curves(head, small, queries, seed)
             notes.append(f"curves: {curves['map'].method}")
-            if not moments:
-                curves = {"map": curves["map"]}
     return Prediction(head, queries, limit, rates, known, burn_in, curves, tuple(notes))

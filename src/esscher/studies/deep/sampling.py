@@ -107,7 +107,7 @@ def sampled_attention(
         Heads that see the sample only; the others attend to all keys. All heads if left out.
     """
     chosen = range(inputs.q.shape[1]) if heads is None else sorted(heads)
-    output = inputs.q.new_empty(inputs.output_shape) if heads is None else inputs.own().clone()
+    output = inputs.q.new_empty(inputs.output_shape) if heads is None else inputs.original().clone()
     for start in range(0, inputs.q.shape[2], QUERY_BLOCK):
         queries = slice(start, start + QUERY_BLOCK)
         seen = inputs.visible(queries)[0]

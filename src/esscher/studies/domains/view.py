@@ -7,7 +7,7 @@ import math
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import about
+from esscher.core.shown import rounded
 from esscher.core.variables import var
 from esscher.runs.result import Result
 from esscher.show.table_view import TableView
@@ -92,7 +92,7 @@ def headline(result: Result[DomainsSettings]) -> str:
     data, fdr = DomainsData(tokens(result)), result.setup.settings.fdr
     heads, differ = data.p.size, int((data.verdict == DIFFERS).sum())
     medians = [
-        f"{about(value)} ({about(low)} to {about(high)}) on {name}"
+        f"{rounded(value)} ({rounded(low)} to {rounded(high)}) on {name}"
         for name, (value, low, high) in zip(
             data.median["corpus"].values.tolist(), data.median.values.tolist(), strict=True
         )

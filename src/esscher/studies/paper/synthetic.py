@@ -188,9 +188,9 @@ def measure_ball(unit: Unit, settings: PaperSettings) -> Errors:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
     radius, n, replicates = unit["radius"], unit["n"], unit["replicates"]
     seed = settings.seed + round(1000 * radius)
-    suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, [n], replicates, seed=seed)
+    suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, n, replicates, seed)
     data = Errors.new(item=[0], metric=["supremum"], replicate=range(replicates), size=[n])
-    data.error = np.asarray(suprema[0])[None, None, :, None]
+    data.error = suprema[None, None, :, None]
     return data
 
 

@@ -204,7 +204,7 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
         if inputs.window is not None:
             errors.append(np.zeros(inputs.q.shape[1]))
             return
-        exact = inputs.own()[0].to(torch.float32)
+        exact = inputs.original()[0].to(torch.float32)
         difference = reduced_attention(inputs, kept[inputs.layer], keys) - exact
         # with all keys the difference is rounding, not an error
         whole = torch.tensor([len(x.index) == keys and not x.coded for x in kept[inputs.layer]])

@@ -180,7 +180,7 @@ def measure_effects(
         sliding.append(inputs.layer)
         _, heads, _, _ = inputs.output_shape
         shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
-        norm = inputs.own()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
+        norm = inputs.original()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
         layers.append((np.zeros((inputs.k.shape[1], *shape)), np.zeros((heads, *shape)), norm))
 
     reader.read(measure)
@@ -217,7 +217,7 @@ def layer_effects(
     """
     group, heads = inputs.group, inputs.q.shape[1]
     prefix, count = len(certain), inputs.q.shape[2]
-    outputs = inputs.own()[0].to(torch.float32)
+    outputs = inputs.original()[0].to(torch.float32)
     shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
     effect = np.full((heads // group, *shape), np.nan)
     square = np.full((heads, *shape), np.nan)
@@ -250,28 +250,21 @@ def layer_effects(
             distance = values.square().sum(-1) - 2 * (y @ values.T) + y.square().sum(-1, True)
             distance = distance.clamp(min=0.0)
             shares = weights.square()
-            distance = shares * distance
-            squares.append(
-                _by_bits(
-                    distance.sum(0),
-                    {
-                        bits: (
-                            ((query @ of_keys.T).square() * distance).sum(0),
-                            shares.sum(0) * of_values.square().sum(-1),
-                        )
-                        for bits, (of_keys, of_values) in wrong.items()
-                    },
+            apart = shares * distance
+            rounded = {
+                bits: (
+                    ((query @ of_keys.T).square() * apart).sum(0),
+                    shares.sum(0) * of_values.square().sum(-1),
                 )
-                / count
-            )
+                for bits, (of_keys, of_values) in wrong.items()
+            }
+            squares.append(_by_bits(apart.sum(0), rounded) / count)
             lost = _without_smallest(weights[:, order], values[order], y, rooms)
             forgotten += torch.einsum("rqd,sqd->rs", slope, lost)
             square[h, LARGEST, 0] = lost.square().sum((-1, -2)).double().numpy() / count
         effect[g, LARGEST, 0] = forgotten.square().mean(0).double().numpy() / 2
-        both = {
-            bits: (a, b) for bits, (a, b) in ((n, x.square().mean(1)) for n, x in moved_by.items())
-        }
-        costs = np.stack([_by_bits(moves.square().mean(0), both) / 2, *squares])
+        by_bits = {bits: x.square().mean(1) for bits, x in moved_by.items()}
+        costs = np.stack([_by_bits(moves.square().mean(0), by_bits) / 2, *squares])
         # of the sample, and of rounding what is kept of it
         of_bits = (costs - costs[:, :1]).sum(-1)[..., None]
         for p, power in enumerate(POWERS):
@@ -281,7 +274,7 @@ def layer_effects(
     return effect, square, norm
 
 
-def _by_bits(sampled: Tensor, rounded: Mapping[int, tuple[Tensor, Tensor]]) -> Array:
+def _by_bits(sampled: Tensor, rounded: Mapping[int, Sequence[Tensor] | Tensor]) -> Array:
     """Squares by the bits of ``ALL_BITS``, [bits, keys]: of sampling keys, and of rounding them.
 
     ``rounded`` has squares of rounding keys and of rounding values, by their bits.
@@ -346,7 +339,7 @@ def output_gradients(
     moved: list[Tensor] = []
 
     def replacement(inputs: LayerInputs) -> Tensor:
-        exact = inputs.own()
+        exact = inputs.original()
         moved.append(torch.zeros(exact.shape, dtype=exact.dtype).requires_grad_())
         return exact + moved[-1]
 
