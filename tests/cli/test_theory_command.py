@@ -43,20 +43,15 @@ def test_theory_curves_are_the_library_s() -> None:
     )
 
 
-def test_theory_figure(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "curves.svg"
-    result = run("theory", "--horizon", "0.8", "--sizes", "10:1000:4", "--figure", str(path))
-    assert result.exit_code == 0, result.output
-    assert path.stat().st_size > 1000
-
-
 def test_a_law_without_limit_is_an_answer() -> None:
     result = run("theory", "--law", "laplace", "--horizon", "0.5", "--json")
     assert result.exit_code == 0
     out = json.loads(result.output)
     # tilt 0.5 x, b = 1/sqrt(2): no limit once |x| >= 2 sqrt(2), that is with probability e^-4
     assert out["limit"]["exists"] is False
-    assert out["limit"]["fraction"] == pytest.approx(np.exp(-4))
+    share = np.exp(-4)
+    error = (share * (1 - share) / 65536) ** 0.5
+    assert out["limit"]["fraction"] == pytest.approx(share, abs=4 * error)
     assert out["exponents"] is None
     student = json.loads(run("theory", "--law", "student", "--horizon", "0.5", "--json").output)
     assert student["limit"]["fraction"] == 1.0
@@ -75,8 +70,6 @@ BAD = [
     (("theory", "--horizon", "1", "--sizes", "1"), "n = 1"),
     (("theory", "--horizon", "1", "--sizes", "100:10"), "100:10"),
     (("theory", "--horizon", "1", "--sizes", "10:100:1.5"), "whole number"),
-    (("theory", "--horizon", "1", "--figure", "a.svg"), "--sizes"),
-    (("theory", "--horizon", "1", "--sizes", "10,20", "--figure", "x.gif"), "x.gif"),
     (("nonsense",), "nonsense"),
 ]
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from esscher.cli.printing import BlockCommand, check_figure, print_json
+from esscher.cli.printing import BlockCommand, print_json
 from esscher.cli.study import HEAD_OPTIONS, synthetic_head
-from esscher.core.errors import InputError
 from esscher.core.options import geometric_sizes
 from esscher.core.shown import plain_count, with_error
 from esscher.core.validation import STANDARD_LAWS
@@ -35,11 +33,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Queries: the tokens themselves, or independent of the keys.",
 )
-@click.option(
-    "--figure",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the curves into this file.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def theory(
     horizon: float | None,
@@ -50,7 +43,6 @@ def theory(
     df: float,
     sizes: str | None,
     queries: str,
-    figure: Path | None,
     as_json: bool,
 ) -> None:
     """Predict how fast a head converges, and how large n must be.
@@ -62,25 +54,18 @@ def theory(
     Examples:
       esscher theory --horizon 1.5
       esscher theory --spectrum 1.5,0.7,0.2 --tau 0.5 --sizes 1e3:1e12
-      esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9 --figure curves.png
+      esscher theory --horizon 0.8 --dim 8 --sizes 100:1e6:9
       esscher theory --law laplace --horizon 0.5 --dim 4
     """  # noqa: D301 - click's mark for verbatim lines
-    check_figure(figure)
     from esscher.math.theory import predict
 
-    if figure and sizes is None:
-        raise InputError("--figure needs --sizes, such as 1e3:1e12")
     head = synthetic_head(law, horizon, dim, spectrum, tau, df)
     n = None if sizes is None else geometric_sizes(sizes)
     prediction = predict(head, n, queries=queries)
-    if figure is not None:
-        prediction.plot().save(figure)
     if as_json:
         print_json(prediction.to_dict() | {"law": law})
         return
     _print(prediction)
-    if figure is not None:
-        PlainConsole().print(f"Figure: {figure}", soft_wrap=True)
 
 
 def _print(prediction: Prediction) -> None:

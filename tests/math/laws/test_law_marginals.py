@@ -1,4 +1,4 @@
-"""One-dimensional marginals: sampled ones against scipy's laws, quadrature rules against K."""
+"""One-dimensional marginals of samples against scipy's laws."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from esscher.core.errors import InputError
-from esscher.math.laws import Cube, Gaussian, GaussianMixture, Laplace, Signs, Sphere, StudentT
+from esscher.math.laws import Cube, Gaussian, GaussianMixture, Laplace, Sphere, StudentT
 
 #: Smallest p-value that a correct sampler is allowed; the seeds are fixed.
 SMALLEST_P = 1e-4
@@ -56,26 +55,3 @@ def test_coordinates_of_student_share_their_divisor():
     x = law.sample(20_000, np.random.default_rng(13))
     ratio = np.sum(x**2, axis=1) / (4 * 1.5**2)
     assert stats.kstest(ratio, stats.f(4, 6).cdf).pvalue > SMALLEST_P
-
-
-@pytest.mark.parametrize(
-    ("law", "tilt"), [(Cube(5, 1.7), 3.0), (Signs(5, 0.6), 3.0), (Laplace(5, 0.8), 0.6)], ids=repr
-)
-@pytest.mark.parametrize("points", [40, 150])
-def test_marginal_rule_reproduces_log_mgf(law, tilt, points):
-    nodes, weights = law.marginal_rule(points)
-    assert weights.sum() == pytest.approx(1.0, rel=1e-13)
-    assert nodes.shape == weights.shape
-    t = np.zeros(law.dim)
-    t[0] = tilt
-    w = weights * np.exp(tilt * nodes)
-    assert np.log(w.sum()) == pytest.approx(float(law.log_mgf(t)), rel=1e-11)
-    assert w @ nodes / w.sum() == pytest.approx(law.tilted_mean(t)[0], rel=1e-11)
-
-
-def test_marginal_rules_refuse_what_they_cannot_do():
-    for law in (Cube(2), Signs(2), Laplace(2)):
-        with pytest.raises(InputError, match="points"):
-            law.marginal_rule(0)
-    with pytest.raises(InputError, match="at most 180"):
-        Laplace(2).marginal_rule(181)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import quad
@@ -13,7 +14,7 @@ from esscher.core.errors import InputError
 from esscher.math.heads import array_head, gaussian_head, law_head, weight_head
 from esscher.math.laws import Cube, FiniteTokens, Gaussian, Signs, Sphere
 from esscher.math.limits import limit_moments
-from esscher.math.limits.moments import block_moments
+from esscher.math.limits.moments import block_moments, sampled_moments
 
 
 def _gaussian_head(rng):
@@ -40,7 +41,7 @@ def test_gaussian_closed_form_is_the_formula_and_matches_sampling(within_errors)
     assert exact.method == "closed form"
     assert not exact.mean_error.any()
     assert not exact.covariance_error.any()
-    sampled = limit_moments(head, samples=50_000, seed=1, method="sampling")
+    sampled = sampled_moments(head, 50_000, seed=1)
     assert sampled.samples == 50_000
     within_errors(sampled.mean, exact.mean, sampled.mean_error)
     within_errors(sampled.covariance, exact.covariance, sampled.covariance_error)
@@ -83,7 +84,7 @@ def test_cube_with_a_permutation_like_matrix_against_sampling(within_errors):
     exact = limit_moments(head)
     assert exact.method == "quadrature"
     assert exact.covariance_error.max() < 1e-11
-    sampled = limit_moments(head, samples=100_000, seed=5, method="sampling")
+    sampled = sampled_moments(head, 100_000, seed=5)
     within_errors(sampled.mean, exact.mean, sampled.mean_error)
     within_errors(sampled.covariance, exact.covariance, sampled.covariance_error)
 
@@ -123,7 +124,7 @@ def test_array_head_is_the_dense_softmax(arrays):
 def test_sampled_queries_of_an_array_head(arrays, within_errors):
     head = array_head(*arrays)
     exact = limit_moments(head)
-    found = limit_moments(head, samples=400, seed=1, method="sampling")
+    found = sampled_moments(head, 400, seed=1)
     assert found.method == "sampled queries, all keys"
     assert found.samples == 400
     within_errors(found.mean, exact.mean, found.mean_error)
@@ -150,7 +151,7 @@ def _z_scores(head, exact, samples, seeds):
     upper = np.triu_indices(len(exact.mean))
     scores = []
     for seed in range(seeds):
-        found = limit_moments(head, samples=samples, seed=seed, method="sampling")
+        found = sampled_moments(head, samples, seed=seed)
         means = (found.mean - exact.mean) / found.mean_error
         spread = ((found.covariance - exact.covariance) / found.covariance_error)[upper]
         scores.append(np.concatenate([means, spread]))
@@ -191,23 +192,32 @@ def test_queries_are_independent_of_weights_drawn_with_the_same_seed():
     law = Sphere(400, 20.0)
     query, key, value = np.random.default_rng(0).standard_normal((3, 32, 400)) / 20.0
     head = weight_head(law, query=query, key=key, value=value)
-    exact, found = limit_moments(head), limit_moments(head, samples=4096, seed=0, method="sampling")
+    found = limit_moments(head, samples=4096, seed=0)
+    assert found.method == "sampling"
     outputs = head.limit_map(head.sample(4096, np.random.default_rng(99)).tilts)
-    error = np.sum(outputs**2, axis=1).std() / np.sqrt(4096)
-    # 4.5 standard errors: one false alarm in 10^5.
-    assert abs(np.trace(found.covariance) - np.trace(exact.covariance)) < 4.5 * error
+    squares = np.sum((outputs - outputs.mean(axis=0)) ** 2, axis=1)
+    error = squares.std() / np.sqrt(4096) * np.sqrt(2)  # of the difference of two samples
+    # 4.5 standard errors: one false alarm in 10^5
+    assert abs(np.trace(found.covariance) - squares.mean()) < 4.5 * error
 
 
-def test_methods_that_do_not_apply_are_refused():
-    head = gaussian_head(horizon=1.0, dim=2)
-    with pytest.raises(InputError, match="unknown method 'exact'"):
-        limit_moments(head, method="exact")
-    for method in ("quadrature", "finite sum"):
-        with pytest.raises(InputError, match="not available"):
-            limit_moments(head, method=method)
-    with pytest.raises(InputError, match="not available"):
-        limit_moments(law_head(Signs(2), matrix=[[1.0, 1.0], [0.0, 1.0]]), method="quadrature")
+@pytest.mark.parametrize("dim", [1, 2, 3, 50, 768])
+def test_tilts_of_one_length_on_a_sphere(dim):
+    """Every |t| is s R, so each eigenvalue of the covariance is (R r(s R^2))^2 / d."""
+    radius, s = np.sqrt(dim), 0.8
+    kappa = radius * radius * s
+    ratio = float(mpmath.besseli(dim / 2, kappa) / mpmath.besseli(dim / 2 - 1, kappa))
+    turn = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))[0]
+    head = weight_head(Sphere(dim, radius), query=s * turn, key=np.eye(dim), scale=1.0)
+    found = limit_moments(head)
+    assert found.method == "closed form"
+    np.testing.assert_allclose(
+        found.covariance, (radius * ratio) ** 2 / dim * np.eye(dim), rtol=1e-12, atol=1e-15
+    )
+
+
+def test_too_few_samples_are_refused():
     with pytest.raises(InputError, match="at least 2"):
-        limit_moments(head, samples=1)
+        limit_moments(gaussian_head(horizon=1.0, dim=2), samples=1)
     with pytest.raises(InputError, match="seed is -1"):
-        limit_moments(head, seed=-1, method="sampling")
+        limit_moments(law_head(Signs(2), matrix=[[1.0, 1.0], [0.0, 1.0]]), seed=-1)

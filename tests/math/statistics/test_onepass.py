@@ -161,25 +161,6 @@ def test_dependent_tokens_are_worth_fewer() -> None:
     assert mixed.effective_count > 0.7 * mixed.tail_count
 
 
-def test_dependent_gaussian_tokens_are_covered() -> None:
-    """AR(1) 0.95, d = 4, H = 2: where 88% were covered by an interval symmetric in k.
-
-    Of 60 passes at 95%, fewer than 54 are covered with probability 3%; 96% (1%) of 400 others were.
-    """
-    covered = 0
-    for seed in range(60):
-        steps = random_stream(seed, "test dependent tokens").standard_normal((3000, 4))
-        steps[1:] *= np.sqrt(1 - 0.95**2)
-        x = lfilter([1.0], [1.0, -0.95], steps, axis=0).astype(np.float32)
-        logits = 2 * x @ x.T
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        found = received_exponent(weights.sum(axis=0, dtype=np.float64), burn_in=1.0)
-        covered += found.interval[0] <= 0.8 <= found.interval[1]
-        assert not found.trusted
-    assert covered >= 54
-
-
 def test_interval_reaches_further_up() -> None:
     """Its ends are as far from ln(1 + k); trust goes by the end that is further from k."""
     values = random_stream(13, "test sinks").random(3000) ** -0.6

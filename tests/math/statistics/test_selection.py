@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import ndtri_exp
 
 from esscher.core.codec import as_json
-from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LAWS, Selection, fit_rate, resample, select_law
 from esscher.math.statistics.laws import fit_floor, fit_two_powers
@@ -167,38 +165,6 @@ def test_the_fit_of_two_powers_is_exact_without_noise(half: float, one: float) -
     np.testing.assert_allclose(parameters, [half, one], atol=1e-7)
     np.testing.assert_allclose(residuals, 0, atol=1e-8)
     np.testing.assert_allclose(forms @ np.ones_like(x), [half, one], atol=1e-7)  # the unit
-
-
-def hardmax_errors(replicates: int, seed: int) -> Array:
-    """|mean of hardmax| of nested standard normal tokens on the line: half the sum of extremes."""
-    rng = random_stream(seed, "test hardmax")
-    extremes = []
-    for _ in range(2):
-        # n (1 - F(max)) is exponential; growing n adds the minimum of another exponential
-        gap, last, columns = np.full(replicates, np.inf), 0.0, []
-        for n in WIDE:
-            gap = np.minimum(gap, rng.exponential(size=replicates) / (n - last))
-            last = n
-            columns.append(-ndtri_exp(np.log(-np.expm1(-gap))))
-        extremes.append(np.array(columns).T)
-    return np.abs(extremes[0] - extremes[1]) / 2
-
-
-def test_hardmax_is_not_a_power_law() -> None:
-    """Real extremes scatter as much as their mean: it takes thousands of replicates."""
-    for seed in range(2):
-        rate = fit_rate(hardmax_errors(2500, seed), WIDE)
-        assert rate.law != "power"
-        assert rate.selection.laws["logarithmic"].p_value > 0.01
-        assert rate.selection.laws["logarithmic"].parameters["exponent"] == pytest.approx(
-            0.52, abs=0.05
-        )
-        assert "not a power law" in " ".join(rate.reasons)
-    # With 60 of them nothing is decided, and the verdict says so.
-    few = fit_rate(hardmax_errors(60, 1), WIDE)
-    assert few.law == "power"
-    assert not few.selection.decisive
-    assert "undecided" in few.selection.evidence
 
 
 def test_a_curve_that_steepens_is_no_bent_law() -> None:

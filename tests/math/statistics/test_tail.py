@@ -35,14 +35,7 @@ def test_it_is_the_estimate_of_arviz() -> None:
         values = stats.genpareto.rvs(k, size=size, random_state=rng)
         theirs = array_stats.pareto_khat(values[None], r_eff=1, tail="right")
         assert tail_shape(values).k == pytest.approx(float(theirs), rel=1e-12)
-    values = stats.genpareto.rvs(0.4, size=900, random_state=random_stream(1, "test tail"))
-    theirs = array_stats.pareto_khat(values[None], r_eff=9 * 900 / 60.5**2, tail="right")
-    assert tail_shape(values, 60).k == pytest.approx(float(theirs), rel=1e-12)
-    assert tail_shape(values).count == tail_count(900) == 90
-    # A tail of m values is that of the largest m: values below the cut do not matter.
-    changed = np.where(values < np.sort(values)[-61], 1e-3, values)
-    assert tail_shape(values, 60).k == tail_shape(changed, 60).k
-    assert tail_shape(values, 60).count == 60
+    assert tail_shape(stats.genpareto.rvs(0.4, size=900, random_state=rng)).count == 90
 
 
 def test_values_needed() -> None:

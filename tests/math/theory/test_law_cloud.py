@@ -43,7 +43,7 @@ def test_captured_tokens_are_their_own_cloud():
 
 def test_large_sizes_are_left_out():
     head = esscher.law_head(esscher.laws.Signs(2), horizon=0.5)
-    prediction = esscher.predict(head, [64, 1e6], moments=False)
+    prediction = esscher.predict(head, [64, 1e6])
     assert list(prediction.sizes) == [64]
     assert any("larger sizes are left out" in note for note in prediction.notes)
     nothing = esscher.predict(head, [1e6])

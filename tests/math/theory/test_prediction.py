@@ -30,12 +30,12 @@ def test_it_gathers_what_the_parts_say() -> None:
 
 
 def test_settling_is_read_off_the_local_slopes() -> None:
-    sizes = 10.0 ** np.arange(1, 13)
-    quick = esscher.predict(esscher.gaussian_head(0.3), sizes, "population", moments=False)
+    sizes = 10.0 ** np.arange(1, 4)
+    quick = esscher.predict(esscher.gaussian_head(0.3), sizes, "population")
     assert quick.settled_from("map") == 10
-    never = esscher.predict(esscher.gaussian_head(1.5, dim=20), sizes, "population", moments=False)
+    never = esscher.predict(esscher.gaussian_head(1.5, dim=20), sizes, "population")
     assert never.settled_from("map") is None
-    assert never.to_dict()["settled_from"] == {"map_rms": None}
+    assert never.to_dict()["settled_from"]["map_rms"] is None
 
 
 def test_burn_in_beyond_the_range_of_floats() -> None:

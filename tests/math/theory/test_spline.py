@@ -21,12 +21,3 @@ def test_it_is_the_spline_of_scipy(count):
     np.testing.assert_allclose(Spline(grid, values)(x), expected, atol=1e-12 * size)
     one = Spline(grid, values[:, 0])(x)
     np.testing.assert_allclose(one, expected[:, 0], atol=1e-12 * size)
-
-
-def test_averages():
-    rng = np.random.default_rng(0)
-    grid, values = 0.25 * np.arange(30), rng.normal(size=(30, 5))
-    x, masses = rng.uniform(0, grid[-1], (7, 11)), rng.normal(size=(3, 11))
-    x[0, 0], x[-1, -1] = grid[0], grid[-1]
-    expected = np.einsum("kp,rpc->krc", masses, CubicSpline(grid, values)(x))
-    np.testing.assert_allclose(Spline(grid, values).averages(x, masses), expected, atol=1e-12)

@@ -126,6 +126,13 @@ def test_cards_say_what_is_kept_and_what_it_costs(found):
     assert len(shown) == 7
 
 
+def test_without_questions_there_is_no_table_of_answers(found, capsys):
+    print_result(found)
+    output = capsys.readouterr().out
+    assert "The same number of bytes, on held-out text" in output
+    assert "Right answers" not in output
+
+
 def test_answers_are_printed_and_drawn(asked, capsys):
     print_result(asked)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -7,14 +7,11 @@ Hessian is diagonal. A law of this kind says only what its one-dimensional margi
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
-import scipy
 
-from esscher.core.errors import InputError
 from esscher.core.validation import Array, as_dim, as_positive
 from esscher.math.laws.law import Law, TiltDomain
 
@@ -31,14 +28,6 @@ class ProductLaw(Law):
         self.dim = as_dim(dim)
         self.scale = as_positive(scale, self.scale_name)
         self.parameters = {"dim": self.dim, self.scale_name: self.scale}
-
-    @abstractmethod
-    def marginal_rule(self, points: int) -> tuple[Array, Array]:
-        """Quadrature nodes and weights (summing to 1) for the law of one coordinate.
-
-        ``points`` is the number of Gauss nodes; a law that needs fewer, or one set on each side
-        of 0, says so.
-        """
 
     def _log_mgf(self, t: Array) -> Array:
         return np.asarray(np.sum(self.cumulants[0](self.scale * t), axis=-1))
@@ -118,11 +107,6 @@ class Cube(ProductLaw):
         """Draw ``n`` tokens."""
         return rng.uniform(-self.scale, self.scale, (n, self.dim))
 
-    def marginal_rule(self, points: int) -> tuple[Array, Array]:
-        """Gauss-Legendre rule for the uniform law on [-half_width, half_width]."""
-        nodes, weights = scipy.special.roots_legendre(as_dim(points, "points"))
-        return self.scale * np.asarray(nodes), np.asarray(weights) / np.sum(weights)
-
 
 # Tokens of random signs: ``K = sum log cosh``, and the tilted mean is a hyperbolic tangent.
 
@@ -156,16 +140,8 @@ class Signs(ProductLaw):
         heads = rng.integers(0, 2, (n, self.dim)).astype(np.float64)
         return self.scale * (2.0 * heads - 1.0)
 
-    def marginal_rule(self, points: int) -> tuple[Array, Array]:
-        """Return the two atoms: the rule is exact, whatever the number of ``points``."""
-        as_dim(points, "points")
-        return np.array([-self.scale, self.scale]), np.array([0.5, 0.5])
-
 
 # Laplace tokens: exponential tails, so the limit exists only for small tilts.
-
-#: Gauss-Laguerre nodes on one side of 0; with more the outermost weights underflow to 0.
-MOST_POINTS = 180
 
 
 def laplace_log_mgf(x: Array) -> Array:
@@ -201,13 +177,3 @@ class Laplace(ProductLaw):
     def sample(self, n: int, rng: np.random.Generator) -> Array:
         """Draw ``n`` tokens."""
         return rng.laplace(0.0, self.scale, (n, self.dim))
-
-    def marginal_rule(self, points: int) -> tuple[Array, Array]:
-        """Gauss-Laguerre rule with ``points`` nodes on each side of 0."""
-        count = as_dim(points, "points")
-        if count > MOST_POINTS:
-            raise InputError(f"points is {points}; a Laplace rule has at most {MOST_POINTS} a side")
-        nodes, weights = scipy.special.roots_laguerre(count)
-        half = np.asarray(weights) / (2.0 * np.sum(weights))
-        positive = self.scale * np.asarray(nodes)
-        return np.concatenate([-positive[::-1], positive]), np.concatenate([half[::-1], half])

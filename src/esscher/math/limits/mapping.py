@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.validation import Array, as_points
-from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
-from esscher.math.laws import FiniteTokens, Gaussian
+from esscher.math.heads import Head, WeightHead, as_head
+from esscher.math.laws import Gaussian
 
 #: Entries of a vector that the repr prints before it goes on with an ellipsis.
 SHOWN = 6
@@ -54,28 +54,6 @@ class NoLimit:
             f"no infinite-token limit for {self.law}: "
             f"{100 * self.fraction:.4g}%{error} of the queries have none ({self.reason})"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class MapLimit:
-    """The limit map ``Gamma`` at given queries.
-
-    Attributes
-    ----------
-    values
-        ``Gamma(q)``, of shape (..., d_v); ``nan`` where there is no limit.
-    exists
-        Whether the limit exists, of shape (...).
-    method
-        ``"closed form"`` or ``"finite sum"``.
-    missing
-        The queries without a limit, or None when every query has one.
-    """
-
-    values: Array
-    exists: NDArray[np.bool_]
-    method: str
-    missing: NoLimit | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,9 +101,7 @@ class OutputMoments:
 # For Gaussian tokens it is affine, so that Gaussian tokens give Gaussian outputs.
 
 
-def limit_map(
-    head: Head, tokens: ArrayLike | None = None, tilts: ArrayLike | None = None
-) -> MapLimit:
+def limit_map(head: Head, tokens: ArrayLike | None = None, tilts: ArrayLike | None = None) -> Array:
     """``Gamma(q) = V grad K(t) + b_v`` at given queries.
 
     Parameters
@@ -139,8 +115,8 @@ def limit_map(
 
     Returns
     -------
-    MapLimit
-        With ``nan`` at the queries outside the law's tilt domain, and their fraction.
+    Array
+        Of shape (..., d_v); ``nan`` where there is no limit.
     """
     as_head(head)
     if (tokens is None) == (tilts is None):
@@ -158,26 +134,7 @@ def limit_map(
             f"a {type(head).__name__} has no weights to turn tokens into queries; "
             "give the queries as tilts=..."
         )
-    values = head.limit_map(t)
-    # A tilt inside the domain may still have no limit: Student tokens without a mean, at t = 0.
-    exists = head.tilt_domain.contains(head.law_tilts(t)) & np.isfinite(values).all(axis=-1)
-    missing = None
-    if not exists.all():
-        missing = NoLimit(
-            law=repr(head.law) if isinstance(head, WeightHead) else type(head).__name__,
-            fraction=float(1.0 - exists.mean()),
-            fraction_error=0.0,
-            reason=f"of the {exists.size} given; the limit needs {head.tilt_domain}",
-        )
-    finite = isinstance(head, ArrayHead) or (
-        isinstance(head, WeightHead) and isinstance(head.law, FiniteTokens)
-    )
-    return MapLimit(
-        values=values,
-        exists=exists,
-        method="finite sum" if finite else "closed form",
-        missing=missing,
-    )
+    return head.limit_map(t)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ The queries are a function of the seed alone; every entry has its standard error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array, as_array, as_dim, as_positive
+from esscher.core.validation import Array, as_dim
 from esscher.math.heads import ArrayHead, Head, WeightHead, as_head
-from esscher.math.laws import Cube, FiniteTokens, Laplace, ProductLaw, Sphere
-from esscher.math.laws.sphere import bessel_ratio_over_argument
+from esscher.math.laws import Cube, FiniteTokens, Signs, Sphere
 from esscher.math.limits.mapping import NoLimit, OutputMoments, gaussian_limit_map
 
 #: Queries drawn at a time; memory is bounded by a block.
@@ -109,9 +108,8 @@ def block_moments(
 def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:
     """Return a :class:`NoLimit` if a positive share of the head's queries has none, else None.
 
-    The fraction is exact for Student tokens, for queries that do not depend on the token, and for
-    Laplace tokens when every tilt coordinate depends on one token coordinate; otherwise it is the
-    share among ``samples`` queries.
+    The fraction is exact for Student tokens and for queries that do not depend on the token;
+    otherwise it is the share among ``samples`` queries.
     """
     domain = head.tilt_domain
     if domain.kind == "all":
@@ -127,36 +125,7 @@ def missing_limit(head: Head, samples: int, seed: int) -> NoLimit | None:
     if domain.kind == "zero":
         # The law has a density, so A x + a = 0 has probability 0.
         return NoLimit(law, 1.0, 0.0, reason)
-    entries = single_entries(matrix)
-    if isinstance(head.law, Laplace) and entries is not None:
-        fraction = _laplace_fraction(head.law.scale, entries, bias, domain.half_width)
-        return NoLimit(law, fraction, 0.0, reason)
     return _sampled(head, samples, seed)
-
-
-def _laplace_fraction(
-    scale: float, entries: tuple[NDArray[np.intp], Array], bias: Array, half_width: float
-) -> float:
-    """``1 - P(|A_ij x_j + a_i| < 1/b for all i)`` for independent Laplace coordinates x_j.
-
-    Rows that share a column j restrict x_j to the intersection of their intervals.
-    """
-    columns, slopes = entries
-    fixed = slopes == 0
-    if np.any(np.abs(bias[fixed]) >= half_width):
-        return 1.0
-    log_inside = 0.0
-    for column in np.unique(columns[~fixed]):
-        rows = ~fixed & (columns == column)
-        edges = (np.array([[-half_width], [half_width]]) - bias[rows]) / slopes[rows]
-        low, high = float(edges.min(axis=0).max()), float(edges.max(axis=0).min())
-        tails = []
-        if low >= high:
-            return 1.0
-        for x in (-low / scale, high / scale):  # P(X > x) at scale 1, accurate for small tails
-            tails.append(float(0.5 * np.exp(-x)) if x > 0 else float(1.0 - 0.5 * np.exp(x)))
-        log_inside += float(np.log1p(-(tails[0] + tails[1])))
-    return float(-np.expm1(log_inside))
 
 
 def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
@@ -184,14 +153,22 @@ def _sampled(head: Head, samples: int, seed: int) -> NoLimit | None:
 
 #: Finite sets of up to this many tokens are summed exactly, whatever the number of samples.
 ALWAYS_SUMMED = 4096
-#: Relative agreement of two rules from which their difference bounds the error.
-TRUSTED = 1e-3
+#: Singular values whose squares differ by less than this, relatively, are equal.
+EQUAL = 1e-12
 
 
-def limit_moments(
-    head: Head, samples: int = 65536, seed: int = 0, method: str = "auto"
-) -> OutputMoments | NoLimit:
+def limit_moments(head: Head, samples: int = 65536, seed: int = 0) -> OutputMoments | NoLimit:
     """Mean and covariance of ``Gamma(q)`` for queries q drawn from the head.
+
+    The first way that the head allows, as ``method`` of the result says:
+
+    * ``"closed form"``: Gaussian tokens (``Gamma`` is affine), tilts that do not vary, and tokens
+      on a sphere whose tilts all have the same length;
+    * ``"finite sum"``: finite sets of at most ``max(4096, samples)`` tokens, all queries against
+      all keys;
+    * ``"quadrature"``: the cube and signs when every row of A has at most one entry;
+    * ``"sampling"``: independent queries through the closed-form map. For a head from arrays it is
+      ``"sampled queries, all keys"``: ``samples`` of its rows, drawn without replacement.
 
     Parameters
     ----------
@@ -201,16 +178,6 @@ def limit_moments(
         Number of queries for the methods that sample.
     seed
         Seed of the sampling methods; the result is a function of the head, samples and seed.
-    method
-        ``"auto"`` takes the first that the head allows:
-
-        * ``"closed form"``: Gaussian tokens (``Gamma`` is affine), or tilts that do not vary;
-        * ``"finite sum"``: finite sets of at most ``max(4096, samples)`` tokens, all queries
-          against all keys;
-        * ``"quadrature"``: the sphere without query bias (unless the tilts are too large for the
-          rule to converge), and product laws when every row of A has at most one entry;
-        * ``"sampling"``: independent queries through the closed-form map; for a head from arrays,
-          ``samples`` of its rows, drawn without replacement, against all keys.
 
     Returns
     -------
@@ -218,32 +185,17 @@ def limit_moments(
         NoLimit when a positive share of the queries has no infinite-token limit.
     """
     as_head(head)
-    if method != "auto" and method not in METHODS:
-        raise InputError(f"unknown method {method!r}; choose from auto, {', '.join(METHODS)}")
     if as_dim(samples, "samples") < 2:
         raise InputError(f"samples is {samples}; a covariance needs at least 2")
     missing = missing_limit(head, samples, seed)
     if missing is not None:
         return missing
-    for name in METHODS if method == "auto" else (method,):
-        if method == "auto" and name == "finite sum":
-            law = head.law if isinstance(head, WeightHead) else None
-            rows = head.keys if isinstance(head, ArrayHead) else np.empty(0)
-            rows = law.tokens if isinstance(law, FiniteTokens) else rows
-            if len(rows) > max(ALWAYS_SUMMED, samples):
-                continue
-        moments = METHODS[name](head, samples, seed)
-        if moments is not None:
-            return moments
-    over = f" over {head.law!r}" if isinstance(head, WeightHead) else ""
-    raise InputError(
-        f"method {method!r} is not available for this {type(head).__name__}{over}; "
-        "'auto' takes the best one that is, 'sampling' always works"
-    )
+    known = _closed_form(head) or _finite_sum(head, max(ALWAYS_SUMMED, samples))
+    return known or _quadrature(head) or sampled_moments(head, samples, seed)
 
 
-def _closed_form(head: Head, samples: int, seed: int) -> OutputMoments | None:
-    """``V (m + Sigma (A m + a)) + b_v`` and ``V Sigma A Sigma A' Sigma V'``; or a constant."""
+def _closed_form(head: Head) -> OutputMoments | None:
+    """``V (m + Sigma (A m + a)) + b_v`` and ``V Sigma A Sigma A' Sigma V'``; or see below."""
     if not isinstance(head, WeightHead):
         return None
     if head.is_gaussian:
@@ -252,14 +204,29 @@ def _closed_form(head: Head, samples: int, seed: int) -> OutputMoments | None:
     if not head.A.any():
         output = head.limit_map(head.query_bias * head.scale)
         return OutputMoments.exact(output, np.zeros((len(output), len(output))), "closed form")
+    if isinstance(head.law, Sphere) and not head.a.any():
+        # A x has one length s R if all singular values of A are s, and points anywhere: the mean
+        # output is 0, and the covariance that of an output of fixed length
+        gram = head.A.T @ head.A
+        square = float(np.trace(gram)) / len(gram)
+        if np.allclose(gram, square * np.eye(len(gram)), rtol=0, atol=EQUAL * square):
+            tilt = np.zeros(len(gram))
+            tilt[0] = head.law.radius * np.sqrt(square)
+            length = float(np.linalg.norm(head.law.tilted_mean(tilt)))
+            covariance = length**2 / len(gram) * head.value_weight @ head.value_weight.T
+            return OutputMoments.exact(head.value_bias, covariance, "closed form")
     return None
 
 
-def _finite_sum(head: Head, samples: int, seed: int) -> OutputMoments | None:
-    """All queries of a finite set against all its keys."""
-    if isinstance(head, ArrayHead):
+def _finite_sum(head: Head, most: int) -> OutputMoments | None:
+    """All queries of a finite set of at most so many tokens against all its keys."""
+    if isinstance(head, ArrayHead) and len(head.keys) <= most:
         weights, outputs = np.full(len(head.keys), 1 / len(head.keys)), head.limit_map(head.tilts)
-    elif isinstance(head, WeightHead) and isinstance(head.law, FiniteTokens):
+    elif (
+        isinstance(head, WeightHead)
+        and isinstance(head.law, FiniteTokens)
+        and len(head.law.tokens) <= most
+    ):
         weights, outputs = head.law.weights, head.limit_map(head.tokens(head.law.tokens).tilts)
     else:
         return None
@@ -268,25 +235,11 @@ def _finite_sum(head: Head, samples: int, seed: int) -> OutputMoments | None:
     return OutputMoments.exact(mean, (centred * weights[:, None]).T @ centred, "finite sum")
 
 
-def _quadrature(head: Head, samples: int, seed: int) -> OutputMoments | None:
-    """One-dimensional rules for the sphere and for product laws; see :mod:`rules`."""
-    if not isinstance(head, WeightHead):
+def _quadrature(head: Head) -> OutputMoments | None:
+    """One-dimensional rules for the cube and for signs."""
+    if not isinstance(head, WeightHead) or not isinstance(head.law, Cube | Signs):
         return None
-    tokens = None
-    if isinstance(head.law, Sphere) and not head.a.any():
-        # mean 0 by symmetry; covariance diagonal in the left singular basis of A
-        left, spectrum, _ = np.linalg.svd(head.A)
-        values, errors = sphere_output_eigenvalues(spectrum, head.law.dim, head.law.radius)
-        # Rules that still move may be further off than their difference: so for tilts so large that
-        # the poles of the Bessel ratio come close to the support (d = 2: horizons from 40 on).
-        if np.all(errors <= TRUSTED * values):
-            covariance_error = (np.abs(left) * errors) @ np.abs(left).T
-            zero = np.zeros(head.law.dim)
-            tokens = OutputMoments(
-                zero, (left * values) @ left.T, zero, covariance_error, "quadrature", 0
-            )
-    elif isinstance(head.law, ProductLaw):
-        tokens = product_moments(head.law, head.A, head.a)
+    tokens = product_moments(head.law, head.A, head.a)
     if tokens is None:
         return None
     # from moments of grad K(t) to those of V grad K(t) + b_v
@@ -302,21 +255,12 @@ def _quadrature(head: Head, samples: int, seed: int) -> OutputMoments | None:
     )
 
 
-def _sampling(head: Head, samples: int, seed: int) -> OutputMoments | None:
+def sampled_moments(head: Head, samples: int, seed: int) -> OutputMoments:
     """Send random queries through the exact map, block by block."""
     outputs = (head.limit_map(tilts) for tilts in query_blocks(head, samples, seed))
     if isinstance(head, ArrayHead):
         return block_moments(outputs, "sampled queries, all keys", population=len(head.keys))
     return block_moments(outputs, "sampling")
-
-
-#: The methods in the order in which "auto" tries them; each returns None where it does not apply.
-METHODS: dict[str, Callable[[Head, int, int], OutputMoments | None]] = {
-    "closed form": _closed_form,
-    "finite sum": _finite_sum,
-    "quadrature": _quadrature,
-    "sampling": _sampling,
-}
 
 
 # Deterministic output moments for laws with independent coordinates.
@@ -331,8 +275,6 @@ PRODUCT_POINTS = (12, 20)
 STEP = 4.0
 #: Entries below this share of the largest one are put down to the rounding of ``W_k' W_q``.
 ZERO_ENTRY = 1e-15
-
-Rule = tuple[Array, Array]
 
 
 def single_entries(matrix: Array) -> tuple[NDArray[np.intp], Array] | None:
@@ -349,7 +291,7 @@ def single_entries(matrix: Array) -> tuple[NDArray[np.intp], Array] | None:
     return columns, values
 
 
-def product_moments(law: ProductLaw, matrix: Array, bias: Array) -> OutputMoments | None:
+def product_moments(law: Cube | Signs, matrix: Array, bias: Array) -> OutputMoments | None:
     """Mean and covariance of ``grad K(A x + a)``, or None if a row of A has several entries.
 
     The errors are the differences between a coarse and a fine rule.
@@ -382,10 +324,10 @@ def product_moments(law: ProductLaw, matrix: Array, bias: Array) -> OutputMoment
     )
 
 
-def _rule(law: ProductLaw, slopes: Array, bias: Array, points: int) -> Rule:
-    """Nodes and weights for one coordinate of the law."""
-    if not isinstance(law, Cube):
-        return law.marginal_rule(points)
+def _rule(law: Cube | Signs, slopes: Array, bias: Array, points: int) -> tuple[Array, Array]:
+    """Nodes and weights for one coordinate of the law: of signs, its two atoms."""
+    if isinstance(law, Signs):
+        return np.array([-law.scale, law.scale]), np.array([0.5, 0.5])
     edges = _panels(law.scale, slopes, bias)
     nodes, weights = scipy.special.roots_legendre(points)
     half = np.diff(edges)[:, None] / 2
@@ -413,195 +355,3 @@ def _panels(half_width: float, slopes: Array, bias: Array) -> Array:
         if edge - kept[-1] > widths.min() / 2:
             kept.append(float(edge))
     return np.array([*kept, half_width])
-
-
-# Deterministic output covariance for tokens on a sphere.
-#
-# With z uniform on the unit sphere of R^d and ``Q = sum_j lambda_j z_j^2``, the output covariance
-# needs ``E[z_i^2 f(Q)]`` for an analytic f. The squares ``(z_j^2)`` follow a Dirichlet(1/2, ...,
-# 1/2) law, and two facts about Dirichlet laws do the work:
-#
-# * adding a coordinate: ``Q' = B lambda + (1 - B) Q`` with B a Beta variable independent of Q;
-# * weighting by ``z_i^2`` adds 1 to the i-th parameter, which is one more such step:
-#   ``E[z_i^2 f(Q)] = E f(B lambda_i + (1 - B) Q) / d`` with ``B ~ Beta(1, d/2)``.
-#
-# So the N-point Gauss rule of Q is built coordinate by coordinate: mix the rule so far with a
-# Gauss-Jacobi rule for B, then compress the N^2 points back to N by Lanczos (Golub-Welsch). Every
-# step integrates polynomials of degree 2N-1 exactly, so the result IS the Gauss rule of Q, and all
-# weights stay positive, so nothing cancels.
-
-#: Numbers of nodes; the rule is refined until two in a row agree.
-SPHERE_POINTS = (8, 16, 32, 64)
-#: Relative agreement at which refining stops.
-TOLERANCE = 1e-10
-#: Relative error that rounding is allowed (measured: below 3e-14 up to d = 4096).
-ROUNDING = 1e-13
-#: Values closer than this, relative to the largest, are one value with multiplicity.
-EQUAL = 1e-12
-#: Length of a Lanczos vector that means the points are used up (they are scaled to [-1, 1]).
-EXHAUSTED = 1e-14
-#: Distinct values whose integrands are evaluated at a time.
-LEVELS_AT_A_TIME = 64
-
-
-def sphere_output_eigenvalues(
-    spectrum: Array, dim: int, radius: float = 1.0, tolerance: float = TOLERANCE
-) -> tuple[Array, Array]:
-    """``E[g(|t|)^2 t_i^2 / |t|^2]`` for ``t = A x``, x uniform on the sphere, in A's left basis.
-
-    ``g(s) = R I_{d/2}(R s) / I_{d/2-1}(R s)``. For a head with values ``V x`` and ``A = U S W'``
-    the output covariance is ``V U diag(values) U' V'``.
-
-    Parameters
-    ----------
-    spectrum
-        Singular values of A, at most ``dim`` of them; those left out are 0.
-    dim, radius
-        The sphere.
-    tolerance
-        Relative agreement of two rules at which refining stops.
-
-    Returns
-    -------
-    values, errors
-        ``E[Gamma_i^2]`` along the left singular vectors of A, in the order of the spectrum, and
-        estimated absolute errors: the difference between the last two rules, plus rounding.
-    """
-    d, r = as_dim(dim), as_positive(radius, "radius")
-    given = np.atleast_1d(as_array(spectrum, "spectrum"))
-    if given.ndim != 1 or len(given) > d:
-        raise InputError(f"spectrum has shape {given.shape}; it must be a list of at most {d}")
-    squares = np.zeros(d)
-    squares[: len(given)] = (r * given) ** 2
-
-    def gain(q: Array) -> Array:
-        """``(g(s) / s)^2`` at ``s^2 = q``: analytic in q, so that Gauss rules converge fast."""
-        return np.asarray((r * r * bessel_ratio_over_argument(d / 2 - 1, r * np.sqrt(q))) ** 2)
-
-    current = squares * weighted_means(gain, squares, SPHERE_POINTS[0])
-    for points in SPHERE_POINTS[1:]:
-        previous, current = current, squares * weighted_means(gain, squares, points)
-        change = np.abs(current - previous)
-        if np.all(change <= tolerance * current):
-            break
-    return current, change + ROUNDING * current
-
-
-def weighted_means(f: Callable[[Array], Array], values: Array, points: int) -> Array:
-    """``E[z_i^2 f(Q)]`` for every i, ``Q = sum_j values_j z_j^2``; exact up to degree 2 points - 1.
-
-    Parameters
-    ----------
-    f
-        Vectorised function on ``[min(values), max(values)]``.
-    values
-        The d coefficients; their number is the dimension of the sphere.
-    points
-        Number of Gauss nodes.
-    """
-    d = len(values)
-    levels, member = _distinct(values)
-    nodes, weights = quadratic_form_rule(values, points)
-    share, share_weights = beta_rule(1.0, d / 2, points)
-    means = np.empty(len(levels))
-    for start in range(0, len(levels), LEVELS_AT_A_TIME):
-        part = levels[start : start + LEVELS_AT_A_TIME, None, None]
-        mixed = share[:, None] * part + (1.0 - share[:, None]) * nodes
-        means[start : start + LEVELS_AT_A_TIME] = (f(mixed) @ weights) @ share_weights
-    return np.asarray(means[member] / d)
-
-
-def quadratic_form_rule(values: Array, points: int) -> Rule:
-    """Gauss rule (nodes, weights) of the law of ``sum_j values_j z_j^2``, z uniform on the sphere.
-
-    It has ``points`` nodes, or fewer when the law is a point mass.
-    """
-    levels, member = _distinct(values)
-    counts = np.bincount(member)
-    nodes, weights, parameter = levels[:1], np.ones(1), counts[0] / 2
-    for level, count in zip(levels[1:], counts[1:], strict=True):
-        share, share_weights = beta_rule(count / 2, parameter, points)
-        mixed = share[:, None] * level + (1.0 - share[:, None]) * nodes
-        nodes, weights = gauss_rule(mixed.ravel(), np.outer(share_weights, weights).ravel(), points)
-        parameter += count / 2
-    return nodes, weights
-
-
-def beta_rule(alpha: float, beta: float, points: int) -> Rule:
-    """Gauss rule of the Beta(alpha, beta) law on [0, 1], from the Jacobi recurrence.
-
-    The recurrence is written for [0, 1] itself: with beta large the mass sits near 0, where
-    ``(1 + x) / 2`` of a rule on [-1, 1] would have lost its digits.
-    """
-    s = alpha + beta - 2.0
-    k = np.arange(1.0, points)
-    diagonal = np.empty(points)
-    diagonal[0] = alpha / (alpha + beta)
-    diagonal[1:] = (2 * k * (k + s + 1) + s * alpha) / ((2 * k + s) * (2 * k + s + 2))
-    square = np.empty(points - 1)
-    if points > 1:
-        # k = 1 apart: the common factor s + 1 vanishes for the arcsine law.
-        square[0] = alpha * beta / ((s + 2) ** 2 * (s + 3))
-        k = k[1:]
-        square[1:] = (k * (k + alpha - 1) * (k + beta - 1) * (k + s)) / (
-            (2 * k + s) ** 2 * (2 * k + s + 1) * (2 * k + s - 1)
-        )
-    return _golub_welsch(diagonal, np.sqrt(square))
-
-
-def gauss_rule(points: Array, weights: Array, count: int) -> Rule:
-    """Gauss rule with ``count`` nodes of a discrete law, by Lanczos with full reorthogonalisation.
-
-    Fewer nodes are returned when the law has fewer points.
-    """
-    low, high = float(points.min()), float(points.max())
-    centre, half = (low + high) / 2, (high - low) / 2
-    if half <= 4 * np.finfo(float).eps * max(abs(low), abs(high)):
-        return np.array([centre]), np.ones(1)
-    x = (points - centre) / half
-    basis = np.empty((count, len(x)))
-    diagonal, off = np.empty(count), np.empty(count)
-    vector = np.sqrt(weights / weights.sum())
-    size = count
-    for k in range(count):
-        basis[k] = vector
-        image = x * vector
-        diagonal[k] = vector @ image
-        for _ in range(2):  # once is not enough to stay orthogonal to rounding
-            image -= (basis[: k + 1] @ image) @ basis[: k + 1]
-        off[k] = np.linalg.norm(image)
-        if off[k] <= EXHAUSTED:
-            size = k + 1
-            break
-        vector = image / off[k]
-    nodes, rule_weights = _golub_welsch(diagonal[:size], off[: size - 1])
-    # Clipped because rounding may carry a node past the ends, and f need not exist there.
-    return np.clip(centre + half * nodes, low, high), rule_weights
-
-
-def _golub_welsch(diagonal: Array, off: Array) -> Rule:
-    """Nodes and weights from the Jacobi matrix of a probability law."""
-    if len(diagonal) == 1:
-        return diagonal.copy(), np.ones(1)
-    nodes, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off)
-    weights = np.asarray(vectors[0] ** 2)
-    return np.asarray(nodes), weights / weights.sum()
-
-
-def _distinct(values: Array) -> tuple[Array, NDArray[np.intp]]:
-    """Return the distinct values, smallest first, and the index of each value among them.
-
-    Smallest first because the rule grows in this order: what rounding does to the many small
-    values is then small beside the large ones that come last.
-    """
-    order = np.argsort(values)
-    ordered = values[order]
-    tolerance = EQUAL * float(np.abs(values).max())
-    starts = [0]
-    for i in range(1, len(ordered)):
-        if ordered[i] - ordered[starts[-1]] > tolerance:
-            starts.append(i)
-    counts = np.diff([*starts, len(ordered)])
-    member = np.empty(len(values), dtype=np.intp)
-    member[order] = np.repeat(np.arange(len(starts)), counts)
-    return np.add.reduceat(ordered, starts) / counts, member

@@ -67,15 +67,13 @@ def tail_count(n: int) -> int:
     return int(3 * math.sqrt(n)) if n > 225 else n // 5
 
 
-def tail_shape(values: Array, count: int | None = None) -> TailShape:
+def tail_shape(values: Array) -> TailShape:
     """k-hat of the upper tail of positive values.
 
     Parameters
     ----------
     values
         At least 25 numbers of which the largest are not all equal.
-    count
-        Number of values in the tail, ``tail_count`` unless given; less than a fifth of them.
 
     Raises
     ------
@@ -85,7 +83,7 @@ def tail_shape(values: Array, count: int | None = None) -> TailShape:
     n = len(values)
     if n < FEWEST_VALUES:
         raise InputError(f"{n} values have no tail to fit; it takes at least {FEWEST_VALUES}")
-    m = tail_count(n) if count is None else count
+    m = tail_count(n)
     ordered = np.sort(values)[n - m - 1 :]
     # The fit divides by the first quartile of what exceeds the cut.
     if not (ordered[1 + (m - 1) // 4] > ordered[0] and ordered[-1] > ordered[1]):
@@ -172,25 +170,23 @@ def find_sinks(received: Array) -> NDArray[np.int64]:
     return np.asarray(order[: min(sinks, MOST)], dtype=np.int64)
 
 
-def dominant_keys(received: Array, share: float = DOMINANT) -> NDArray[np.int64]:
+def dominant_keys(received: Array) -> NDArray[np.int64]:
     """Positions of the tokens that take a large share each of what is left of the attention.
 
-    One after the other, by decreasing attention, as long as a token receives more than ``share`` of
-    what those before it leave. Of a tail of shape k the largest of n tokens takes a share of about
+    One after the other, by decreasing attention, as long as a token receives more than 5% of what
+    those before it leave. Of a tail of shape k the largest of n tokens takes a share of about
     ``n^(k-1)``: at n = 3000 a tail of k >= 0.65 has dominant tokens of its own.
 
     Parameters
     ----------
     received
         Attention received by each token, not negative.
-    share
-        Share of the remaining attention from which a token is dominant.
     """
     order = np.argsort(-received, kind="stable")
     ordered = received[order]
     # what is left for a token and all smaller ones, summed from the small end
     left = np.cumsum(ordered[::-1])[::-1]
-    within = np.flatnonzero(ordered <= share * left)
+    within = np.flatnonzero(ordered <= DOMINANT * left)
     count = len(ordered) if not within.size else int(within[0])
     return np.asarray(order[: min(count, int(DOMINANT_TOKENS * len(ordered)))], dtype=np.int64)
 

@@ -22,16 +22,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError, UndefinedError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_seed, as_sizes
-from esscher.math.heads import WeightHead
-from esscher.math.laws import FiniteTokens, Law
+from esscher.core.validation import Array, as_dim, as_nonnegative, as_positive, as_seed
+from esscher.math.laws import FiniteTokens, Law, as_law
 
-#: Radii, as shares of T, of the spheres on which the search for the supremum starts.
-SHELLS = (0.25, 0.5, 0.75, 1.0)
+#: Radii, as shares of T, of the spheres on which the search starts, and directions on each.
+SHELLS, DIRECTIONS = (0.25, 0.5, 0.75, 1.0), 64
 #: Best starting points that are refined, and steps of the refinement.
 STARTS, STEPS = 3, 24
 
@@ -63,57 +61,43 @@ def log_ball_bound(radius: float, tilt_radius: float, mean_norm: float | None = 
 
 
 def measured_supremum(
-    head: WeightHead | Law,
-    tilt_radius: float,
-    sizes: ArrayLike,
-    replicates: int = 20,
-    seed: int = 0,
-    directions: int = 64,
+    law: Law, tilt_radius: float, n: int, replicates: int = 20, seed: int = 0
 ) -> Array:
     """Measure ``sup_{|t| <= T} |Gamma_n - Gamma|``, whose mean :func:`log_ball_bound` bounds.
 
     Each replicate draws n tokens, evaluates ``|Gamma_n - Gamma|`` on spheres of several radii in
-    ``directions`` random directions (and at t = 0) and climbs from the best points by projected
-    gradient steps. A search can miss the highest peak, so this is a lower estimate of the supremum.
+    random directions (and at t = 0) and climbs from the best points by projected gradient steps. A
+    search can miss the highest peak, so this is a lower estimate of the supremum.
 
     Parameters
     ----------
-    head
-        A bounded law, or a head over one (its value weight plays no part).
+    law
+        A bounded law.
     tilt_radius
         T, the radius of the ball of tilts.
-    sizes
-        Numbers of tokens.
-    replicates, seed, directions
-        Independent draws of the tokens; their seed; directions of the search.
+    n
+        Number of tokens.
+    replicates, seed
+        Independent draws of the tokens, and their seed.
 
     Returns
     -------
     Array
-        The suprema, [size, replicate], in the law's token space.
+        The suprema, one of each replicate.
     """
-    law = head.law if isinstance(head, WeightHead) else head
-    if not isinstance(law, Law):
-        raise InputError(f"{type(law).__name__} is neither a law nor a head built from weights")
-    if not math.isfinite(law.support_radius):
+    if not math.isfinite(as_law(law).support_radius):
         raise UndefinedError(
             f"{law!r} has unbounded support, so the uniform bound on a ball does not apply"
         )
-    tilt, n = as_nonnegative(tilt_radius, "tilt_radius"), as_sizes(sizes, smallest=1)
-    count, rays = as_dim(replicates, "replicates"), as_dim(directions, "directions")
-    as_seed(seed)
-    units = random_stream(seed, "ball rays").standard_normal((rays, law.dim))
+    tilt = as_nonnegative(tilt_radius, "tilt_radius")
+    size, count = as_dim(n, "n"), as_dim(replicates, "replicates")
+    units = random_stream(as_seed(seed), "ball rays").standard_normal((DIRECTIONS, law.dim))
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     grid = np.vstack([np.zeros((1, law.dim)), *[tilt * share * units for share in SHELLS]])
     limit = law.tilted_mean(grid)
-    samples = np.empty((len(n), count))
-    for row, size in enumerate(n.astype(int)):
-        # One stream per size: a size's numbers do not depend on the other sizes.
-        rng = random_stream(seed, "ball", int(size))
-        for column in range(count):
-            tokens = FiniteTokens(law.sample(int(size), rng))
-            samples[row, column] = _supremum(law, tokens, tilt, grid, limit)
-    return samples
+    rng = random_stream(seed, "ball", size)
+    draws = (FiniteTokens(law.sample(size, rng)) for _ in range(count))
+    return np.array([_supremum(law, tokens, tilt, grid, limit) for tokens in draws])
 
 
 def _supremum(law: Law, tokens: FiniteTokens, tilt: float, grid: Array, limit: Array) -> float:

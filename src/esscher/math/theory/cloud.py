@@ -372,9 +372,7 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
         method = f"one pass over each of {CLOUDS} drawn clouds of {count:,} tokens"
     curves = {}
     for name in ("map", "mean", "mean_rms", "cov_rms"):
-        metric = name.removesuffix("_rms")
-        statistic = "mean" if name == "mean" else "rms"
-        parts: list[Predicted] = [getattr(cloud, metric) for cloud in clouds]
+        parts: list[Predicted] = [getattr(cloud, name.removesuffix("_rms")) for cloud in clouds]
         squares = np.square([part.norm if name == "mean" else part.rms for part in parts])
         error = np.sqrt(squares.mean(axis=0))
         noise = parts[0].standard_error
@@ -384,7 +382,7 @@ def law_curves(head: Head, sizes: Array, queries: str, seed: int) -> dict[str, C
             wider = float(scipy.special.stdtrit(CLOUDS - 1, 0.975) / scipy.special.ndtri(0.975))
             spread = wider * squares.std(axis=0, ddof=1) / np.sqrt(len(parts))
             noise = spread / np.maximum(2 * error, TINY)
-        curves[name] = Curve(metric, statistic, sizes, error, noise, queries, method)
+        curves[name] = Curve(sizes, error, noise, method)
     return curves
 
 

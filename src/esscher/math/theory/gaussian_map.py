@@ -63,7 +63,7 @@ def map_curve(head: Head, sizes: ArrayLike, queries: str = "population", seed: i
     else:
         square, square_error, method = own_key_square(coupling, n, law, rule, seed)
     error = np.sqrt(square)
-    return Curve("map", "rms", n, error, square_error / (2 * error), queries, method)
+    return Curve(n, error, square_error / (2 * error), method)
 
 
 def _isotropic_self_square(coupling: Coupling, n: Array, rule: TiltRule) -> Array:

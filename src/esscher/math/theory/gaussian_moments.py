@@ -85,19 +85,8 @@ def moment_curves(
     else:
         values, errors = sampled_errors(coupling, n, queries, seed)
         method = "first-order projection on single tokens at each n, sampled"
-    return {
-        name: Curve(
-            name.removesuffix("_rms"),
-            "rms" if name.endswith("_rms") else "mean",
-            n,
-            values[name],
-            errors[name],
-            queries,
-            method,
-        )
-        for name in MOMENT_CURVES
-        if name in values
-    }
+    names = (name for name in MOMENT_CURVES if name in values)
+    return {name: Curve(n, values[name], errors[name], method) for name in names}
 
 
 # The projection of ``moment_curves`` for isotropic heads, deterministic: everything is radial.

@@ -1,6 +1,6 @@
 """Hardmax attention on the line: the error of the mean output, exact, leading and simulated.
 
-Tokens are N(0, scale^2) and the tilt is infinite: half of the queries pick the largest key, half
+Tokens are N(0, 1) and the tilt is infinite: half of the queries pick the largest key, half
 the smallest. The mean output is ``(max + min)/2``, its infinite-token limit is 0, and
 ``|a - b| = 2 max(a, b) - a - b`` gives
 
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
-from esscher.core.validation import Array, as_dim, as_positive, as_seed, as_sizes
+from esscher.core.validation import Array, as_dim, as_seed, as_sizes
 from esscher.math.statistics import LEVEL
 
 #: Probabilities below exp(-CUT) are left out of an integral.
@@ -33,20 +33,18 @@ LARGEST_BINOMIAL = 2.0**63 - 1025
 RESAMPLES = 1000
 
 
-def hardmax_leading(sizes: ArrayLike, scale: float = 1.0) -> Array:
-    """Leading term of the error of the hardmax mean, ``ln(4) scale / (2 sqrt(2 ln n))``.
+def hardmax_leading(sizes: ArrayLike) -> Array:
+    """Leading term of the error of the hardmax mean, ``ln(4) / (2 sqrt(2 ln n))``.
 
     It comes from Gumbel noise at both ends, and ``E|logistic| = ln 4``. The relative correction is
     of order ln ln n / ln n: compare with :func:`hardmax_exact` at any n that occurs.
     """
-    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
-    return np.asarray(sigma * (math.log(4.0) / math.sqrt(8.0)) * np.log(n) ** -0.5)
+    return np.asarray((math.log(4.0) / math.sqrt(8.0)) * np.log(as_sizes(sizes)) ** -0.5)
 
 
-def hardmax_exact(sizes: ArrayLike, scale: float = 1.0) -> Array:
+def hardmax_exact(sizes: ArrayLike) -> Array:
     """Exact ``E|mean|`` of the hardmax mean at each size, to about 1e-12; n = 1e15 is fine."""
-    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
-    return sigma * np.array([_expected_mean(float(size)) for size in n])
+    return np.array([_expected_mean(float(size)) for size in as_sizes(sizes)])
 
 
 def panels(breaks: ArrayLike, nodes: int) -> tuple[Array, Array]:
@@ -155,22 +153,18 @@ class HardmaxCurve:
         return float(slope @ np.log(simulated)), low, high, float(slope @ np.log(self.exact))
 
 
-def hardmax_curve(
-    sizes: ArrayLike, scale: float = 1.0, replicates: int = 100_000, seed: int = 0
-) -> HardmaxCurve:
-    """Error of the hardmax mean of N(0, scale^2) tokens: leading, exact and simulated.
+def hardmax_curve(sizes: ArrayLike, replicates: int = 100_000, seed: int = 0) -> HardmaxCurve:
+    """Error of the hardmax mean of N(0, 1) tokens: leading, exact and simulated.
 
     Parameters
     ----------
     sizes
         Numbers of tokens, from 2 on; 1e12 costs no more than 1e4.
-    scale
-        Standard deviation of the tokens.
     replicates, seed
         Replicates of the simulation (at least 2), of which only the extremes are drawn, and its
         seed.
     """
-    n, sigma = as_sizes(sizes), as_positive(scale, "scale")
+    n = as_sizes(sizes)
     count = as_dim(replicates, "replicates")
     if count < 2:
         raise InputError(f"replicates is {replicates}; a standard error needs at least 2")
@@ -178,7 +172,6 @@ def hardmax_curve(
     # One stream per size: a size's numbers do not depend on the other sizes.
     streams = (random_stream(seed, "hardmax", 1, int(size)) for size in n)
     samples = [
-        sigma * _absolute_means(float(size), count, rng)
-        for size, rng in zip(n, streams, strict=True)
+        _absolute_means(float(size), count, rng) for size, rng in zip(n, streams, strict=True)
     ]
-    return HardmaxCurve(n, hardmax_leading(n, sigma), hardmax_exact(n, sigma), np.array(samples))
+    return HardmaxCurve(n, hardmax_leading(n), hardmax_exact(n), np.array(samples))

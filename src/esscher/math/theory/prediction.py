@@ -32,8 +32,6 @@ from esscher.math.theory.rates import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from esscher.show.content import Plot
-
 
 #: A curve has its rate once the local exponent stays within this distance of the asymptotic one.
 SETTLED = 0.05
@@ -137,23 +135,6 @@ class Prediction:
             f"{name}_rms" if name == "map" else name: c.error for name, c in self.curves.items()
         }
         return pd.DataFrame({"n": self.sizes} | columns)
-
-    def plot(self, *, title: str | None = None) -> Plot:
-        """Draw predicted errors against n, and their local exponents.
-
-        Parameters
-        ----------
-        title
-            Above everything; None: the head; empty: none.
-
-        Raises
-        ------
-        InputError
-            If there are no curves: without sizes, or without a limit.
-        """
-        from esscher.math.charts import draw_prediction
-
-        return draw_prediction(self, title)
 
     def __repr__(self) -> str:
         rows = [self.headline]
@@ -318,7 +299,6 @@ def predict(
     head: Head,
     sizes: ArrayLike | None = None,
     queries: str = "tokens",
-    moments: bool = True,
     seed: int = 0,
 ) -> Prediction:
     """Limit, exponents, constants, burn-in and, at given sizes, predicted error curves of a head.
@@ -335,8 +315,6 @@ def predict(
     queries
         ``"tokens"``: the tokens attend to each other, each to itself as well. ``"population"``:
         queries independent of the keys.
-    moments
-        Whether to predict curves of mean and covariance too.
     seed
         Seed of whatever has to be sampled (limits without closed form, heads without symmetry).
     """
@@ -355,9 +333,9 @@ def predict(
                 curves["map"] = map_curve(head, n, queries, seed)
             except UndefinedError as error:
                 notes.append(str(error))
-            if moments and n.min() < 4:
+            if n.min() < 4:
                 notes.append("mean and covariance are predicted from n = 4 on")
-            elif moments:
+            else:
                 try:
                     curves |= moment_curves(head, n, queries, seed)
                     low = mean_low_by(head)
@@ -395,6 +373,4 @@ def predict(
         if len(small):
             curves = law_curves(head, small, queries, seed)
             notes.append(f"curves: {curves['map'].method}")
-            if not moments:
-                curves = {"map": curves["map"]}
     return Prediction(head, queries, limit, rates, known, burn_in, curves, tuple(notes))

@@ -19,27 +19,18 @@ class Curve:
 
     Attributes
     ----------
-    metric
-        What the error is of: ``"map"``, ``"mean"`` or ``"cov"``.
-    statistic
-        ``"rms"`` (root of the mean square) or ``"mean"`` (expected norm).
     sizes, error
         Numbers of tokens and predicted errors.
     standard_error
         Monte Carlo standard error of each prediction: zero for exact ones, NaN for those that are
-        computed without sampling but approximate (``validity`` says how far).
-    queries
-        ``"tokens"`` or ``"population"``.
+        computed without sampling but approximate.
     method
         How the numbers were computed, in words.
     """
 
-    metric: str
-    statistic: str
     sizes: Array
     error: Array
     standard_error: Array
-    queries: str
     method: str
 
     def slope(self) -> float:

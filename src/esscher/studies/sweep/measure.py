@@ -184,7 +184,7 @@ def limit_cell(head: Head, drawn: Head, outputs: Array | None, settings: SweepSe
             scaled = scaled_head(drawn, alpha)
             limit = limit_moments(scaled, FEWEST_SAMPLES, seed)
             if not isinstance(limit, NoLimit) and limit.method == "sampling":
-                limit = limit_moments(scaled, samples, seed, "sampling")
+                limit = limit_moments(scaled, samples, seed)
             if isinstance(limit, NoLimit):  # reference tokens stand in where this can happen
                 raise InputError(
                     f"{limit}; pass reference_tokens to compare with a finite reference"
