@@ -59,14 +59,14 @@ def number(array: xr.DataArray) -> Number:
 def key_heads(result: PlanResult) -> xr.Dataset:
     """Return the tokens of every key head, and the errors of its worst query head.
 
-    Plans for the largest scores have no powers.
+    Samples alone have powers of their own in every head.
     """
     data, plan = PlanData(result.data), result.plan
     out = data.dataset[["tokens", "nbytes", "budget_effect"]].assign(
         ratio=data.tokens / plan.prefix,
         bits=data.key_bits.astype(str) + "/" + data.value_bits.astype(str),
     )
-    if plan.selection != "topk":
+    if plan.selection == "sample":
         out["power"] = data.power
     out["predicted_error"] = _worst(data.predicted_error)
     out["budget_error"] = data.budget_error.max("query")
@@ -82,8 +82,10 @@ def _worst(errors: xr.DataArray) -> xr.DataArray:
 
 
 def _answers(result: PlanResult) -> xr.Dataset:
-    """Right answers and log-probabilities, in words."""
+    """Right answers and log-probabilities, in words; none without questions."""
     data = PlanData(result.data)
+    if not data.items.size:
+        return data.dataset
     words = by_row(
         lambda score, log: "" if score[0] != score[0] else f"{score[0]:.0%} ({log[0]:.2f})",
         "bound",
