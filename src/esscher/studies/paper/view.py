@@ -6,7 +6,7 @@ import xarray as xr
 
 from esscher.core.variables import var
 from esscher.runs.result import Result
-from esscher.show.content import Drawn, Part
+from esscher.show.content import Part
 from esscher.show.table_view import TableView
 from esscher.studies.paper.study import (
     NAMES,
@@ -112,9 +112,9 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
     from esscher.studies.paper.charts import DRAWINGS
 
     data, tables = PaperData(result.data), {table.name: table for table in result.views}
-    frame, made = tables["checks"].frame(result), [tables["ledger"].content(result, run)]
+    frame = tables["checks"].frame(result)
     drawings = {drawing.name: drawing for drawing in DRAWINGS}
-    sections: list[Part] = [*made]
+    sections = [tables["ledger"].content(result, run)]
     settings = result.setup.settings
     models = [m for m in (settings.encoder, settings.decoder) if not m.startswith("demo:")]
     options = {
@@ -141,9 +141,9 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
         ]
         decide = [("To decide", str(entry.decide.values))] if entry.decide.values else []
         sections.append(
-            Drawn(
+            Part(
                 f"{drawings[claim].about}: {entry.verdict.values}",
-                drawings[claim].draw(result),
+                chart=drawings[claim].draw(result),
                 lead=[
                     ("The paper", str(entry.says.values)),
                     ("Measured", str(entry.measured.values)),
