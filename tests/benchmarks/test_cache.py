@@ -128,7 +128,7 @@ def made_rows(texts=3, passages=5):
 
 def test_over_several_texts_the_texts_are_the_units():
     table = curve_table(made_rows()).set_index(["text", "configuration"])
-    every, one = (table.loc[(text, "uniform")] for text in ("all", "text 0"))
+    every, single = (table.loc[(text, "uniform")] for text in ("all", "text 0"))
     half = stats.t.ppf(0.975, 2) * 1.0 / np.sqrt(3)  # of the means 1, 2, 3
     names = ["over_planned", "over_planned_low", "over_planned_high"]
     expected = np.exp([2.0, 2.0 - half, 2.0 + half])
@@ -136,7 +136,7 @@ def test_over_several_texts_the_texts_are_the_units():
     assert (every["texts"], every["passages"]) == (3, 15)
     # of a single text they are its passages
     half = stats.t.ppf(0.975, 4) * 0.1 * np.sqrt(2.5) / np.sqrt(5)
-    assert np.log(one["over_planned_high"]) == pytest.approx(1.0 + half)
+    assert np.log(single["over_planned_high"]) == pytest.approx(1.0 + half)
 
 
 def test_a_rule_without_room_is_left_out(run, model, capsys):

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import numpy as np
 import pytest
-from benchmarks.kvpress import Comparison, press_for
+from benchmarks.kvpress import press_for
 from benchmarks.kvpress_environment import hand_over
 
 import esscher
@@ -94,21 +94,3 @@ def test_budgets_that_do_not_fit(tmp_path, monkeypatch):
         exported(tmp_path, monkeypatch, np.zeros((99, 2, 2)))
     with pytest.raises(esscher.InputError, match=r"has no budgets for 25% of the tokens"):
         exported(tmp_path, monkeypatch, np.full((99, LAYERS, KEY_HEADS), np.nan))
-
-
-def test_parts_of_the_results_stay_under_the_same_conditions(tmp_path):
-    path = tmp_path / "found.json"
-    kvpress.store(path, {"prefix": 8}, "rules", {"snapkv": 1})
-    kvpress.store(path, {"prefix": 8}, "exported", {"tova": 2})
-    kvpress.store(path, {"prefix": 8}, "rules", {"tova": 3})
-    assert json.loads(path.read_text()) == {
-        "prefix": 8,
-        "rules": {"snapkv": 1, "tova": 3},
-        "exported": {"tova": 2},
-    }
-    kvpress.store(path, {"prefix": 16}, "exported", {"tova": 4})
-    assert json.loads(path.read_text()) == {"prefix": 16, "exported": {"tova": 4}}
-
-
-def test_ratio():
-    assert Comparison(ours=[1.0, 2.0], theirs=[1.0, 1.0]).ratio == 1.5

@@ -65,10 +65,10 @@ def test_runs_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "empty").mkdir()
     for path in (*(fresh / "parts").iterdir(), fresh / RESULTS):
         path.unlink()
-    for name, said in {"nowhere": "nowhere", "empty": "not a run", "sparse-law": "no res"}.items():
+    for name, words in {"nowhere": "nowhere", "empty": "not a run", "sparse-law": "no res"}.items():
         result = show(name, "--figure", "main")
         assert result.exit_code == 2, name
-        assert said in " ".join(result.output.split()), name
+        assert words in " ".join(result.output.split()), name
     assert {path.name for path in tmp_path.iterdir()} == {"empty", "sparse-law"}
 
 

@@ -80,27 +80,27 @@ def test_gains_of_plans_are_those_of_the_finding(text: str, budget: float) -> No
 @pytest.mark.parametrize("budget", [0.0625, 0.125, 0.25])
 def test_gains_at_equal_bytes_are_those_of_the_finding(budget: float) -> None:
     table = pd.read_csv(CURVES.with_name("bytes-smollm2-curves.csv"))
-    own = table[(table["text"] == ALL) & (table["budget"] == budget)].set_index("configuration")
-    rules = own.drop(index=["planned", "uniform"])
+    rows = table[(table["text"] == ALL) & (table["budget"] == budget)].set_index("configuration")
+    rules = rows.drop(index=["planned", "uniform"])
     closest = rules["over_planned"].idxmin()
 
-    def said(name: str, what: str) -> str:
+    def cell(name: str, what: str) -> str:
         names = [what, f"{what}_low", f"{what}_high"]
-        return "{} ({} to {})".format(*map(two_digits, own.loc[name, names].astype(float)))
+        return "{} ({} to {})".format(*map(two_digits, rows.loc[name, names].astype(float)))
 
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     line = next(x for x in page.splitlines() if x.startswith(f"| {100 * budget:g}% | "))
     bits = f"{name_of(closest)} in {rules['bits'][closest]:.0f} bits"
     assert line == (
-        f"| {100 * budget:g}% | {said('planned', 'kl')} | {said('uniform', 'over_planned')} | "
-        f"{bits}, {said(closest, 'over_planned')} | {own.loc['planned', 'top1']:.1%} |"
+        f"| {100 * budget:g}% | {cell('planned', 'kl')} | {cell('uniform', 'over_planned')} | "
+        f"{bits}, {cell(closest, 'over_planned')} | {rows.loc['planned', 'top1']:.1%} |"
     )
     if budget == 0.125:
         start = README.index("In bytes: with 12.5%")
         paragraph = README[start : README.index("\n\n", start)]
         for name in ("uniform", closest):
-            assert said(name, "over_planned") in paragraph
-        assert said("planned", "kl") in paragraph
+            assert cell(name, "over_planned") in paragraph
+        assert cell("planned", "kl") in paragraph
 
 
 def test_speed_and_bytes_are_those_of_the_benchmark() -> None:

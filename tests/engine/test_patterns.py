@@ -72,7 +72,7 @@ def test_bigbird_has_three_parts() -> None:
         View.of([0, 3, 198], KEYS), 64, random_stream(0, "choice")
     ).complete.tolist() == [True, True, True]  # type: ignore[attr-defined]
     # queries of a block share an order; how far down it they go depends on their windows
-    far = [{k for k in own if 8 <= k < 50} for own in keys]
+    far = [{k for k in of_query if 8 <= k < 50} for of_query in keys]
     assert far[0] <= far[1] or far[1] <= far[0]
     assert far[0] <= far[2] or far[2] <= far[0]
     assert not far[0] <= far[3]

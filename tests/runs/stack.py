@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,7 @@ def stack(out: Path | None, workers: int, replicates: int, scheduler: str | None
         run_stack(out, replicates, executor=executor)
 
 
-def start(
-    out: Path, *words: str, prepare: Callable[[], None] | None = None
-) -> subprocess.Popen[str]:
+def start(out: Path, *words: str) -> subprocess.Popen[str]:
     """Start the command in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.runs.stack", "stack", "--out", str(out), *words],
@@ -59,7 +56,6 @@ def start(
         text=True,
         env=ENVIRONMENT | {"TMPDIR": str(out.parent)},
         start_new_session=True,
-        preexec_fn=prepare,
     )
 
 

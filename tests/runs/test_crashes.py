@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
 from pathlib import Path
@@ -116,33 +115,4 @@ def test_a_worker_that_is_killed(tmp_path: Path, whole: Path) -> None:
     assert child.returncode == 2
     assert "a worker process died" in error
     assert "run out of memory. Everything stored so far is kept" in error
-    assert_resumed(out, whole)
-
-
-def test_files_that_may_not_grow(tmp_path: Path, whole: Path) -> None:
-    """As on a full disk."""
-    limit = (1000, 1000)
-    child = start(
-        tmp_path / "run", prepare=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    )
-    error = child.communicate(timeout=60)[1]
-    assert child.returncode == 2
-    assert "File too large" in error
-    assert_resumed(tmp_path / "run", whole)
-
-
-def test_a_second_process_is_refused(tmp_path: Path, whole: Path) -> None:
-    out = tmp_path / "run"
-    first = start(out)
-    wait_for_more(first, out)
-    first.send_signal(signal.SIGSTOP)  # alive, and not ending meanwhile
-    try:
-        second = start(out)
-        error = second.communicate(timeout=60)[1]
-    finally:
-        first.send_signal(signal.SIGCONT)
-    assert second.returncode == 2
-    assert f"another process (pid {first.pid} on" in error
-    first.communicate(timeout=60)
-    assert first.returncode == 0
     assert_resumed(out, whole)

@@ -13,7 +13,7 @@ from msgspec import structs
 import esscher
 from esscher.core.shown import shown
 from esscher.runs.registry import STUDIES
-from esscher.show.content import Column, Summary, Table
+from esscher.show.content import Page, Part
 from esscher.show.render import render
 from tests.runs.made import RUNS, changed, make, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
@@ -32,18 +32,20 @@ def wide(tmp_path_factory):
     return result, esscher.report(result, tmp_path_factory.mktemp("wide") / "report.html")
 
 
-def told(page):
+def head_text(page):
     """Text about the head that is picked."""
     return page.locator(".picked-head").inner_text()
 
 
 def written(data, folder, name="page"):
     """A page with one table."""
-    columns = [Column(key, key, how) for key, (how, _) in data.items()]
+    column = {"ends": False, "missing": "–", "last": False, "help": "", "shown": True}
+    columns = [column | {"key": key, "title": key, "format": how} for key, (how, _) in data.items()]
     values = {key: values for key, (_, values) in data.items()}
     path = folder / f"{name}.html"
-    table = Table("Numbers", "numbers", columns, values)
-    path.write_bytes(render([Summary("k", "s", [], [], parts=[table])], "numbers"))
+    table = {"title": "Numbers", "name": "numbers", "columns": columns, "data": values}
+    page = Page("k", "s", "", [Part("Numbers", table=table)])
+    path.write_bytes(render([page], "numbers"))
     return path
 
 
@@ -53,7 +55,7 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
         page = look.open(path)
         place = look.bring(EXPLORER)
         # the head at which it starts, by its numbers below the chart
-        layer, head = (int(word.split()[-1]) for word in told(page).split("\n")[0].split(","))
+        layer, head = (int(word.split()[-1]) for word in head_text(page).split("\n")[0].split(","))
         steps = (
             ("ArrowRight", 0, 1) if head < 8 else ("ArrowLeft", 0, -1),
             ("ArrowUp", 1, 0) if layer < 29 else ("ArrowDown", -1, 0),
@@ -66,8 +68,8 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
             page.wait_for_selector(f'[data-pick="{layer}.{head}"]')
             picked = result.head(layer, head)
             exponents = picked["exponent"].sel(bound="value")
-            assert told(page).startswith(f"Layer {layer}, head {head}\n")
-            assert shown(float(picked["horizon"]), "d2") in told(page)
+            assert head_text(page).startswith(f"Layer {layer}, head {head}\n")
+            assert shown(float(picked["horizon"]), "d2") in head_text(page)
             for metric, name in (("mean", "mean output"), ("cov", "covariance")):
                 assert f"{name}, layer {layer}, head {head}" in place.inner_text()
                 assert f"β = {float(exponents.sel(metric=metric)):.3f}" in place.inner_text()
@@ -77,10 +79,10 @@ def test_the_keyboard_does_what_the_mouse_does(browser, wide):
         for _ in range(10):
             page.keyboard.press("ArrowLeft")
         page.wait_for_selector(f'[data-pick="{layer}.0"]')
-        assert told(page).startswith(f"Layer {layer}, head 0\n")
+        assert head_text(page).startswith(f"Layer {layer}, head 0\n")
         # and what a script picks is told too
         page.evaluate("esscherCharts.pick(esscherCharts.places[0], 29, 8)")
-        assert told(page).startswith("Layer 29, head 8\n")
+        assert head_text(page).startswith("Layer 29, head 8\n")
         assert page.locator(".picked-head").get_attribute("role") == "status"
 
 

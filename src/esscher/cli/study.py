@@ -212,7 +212,8 @@ def _parameter(option: Option, default: Any) -> click.Parameter:
         return click.Argument([option.name], metavar=f"[{metavar}]", nargs=-1)
     kind = plain_type(option.type)
     if get_origin(kind) in (Union, UnionType):
-        kind = next(part for part in get_args(kind) if part is not NoneType)
+        parts = [part for part in get_args(kind) if part is not NoneType]
+        kind = str if str in parts else parts[0]  # numbers in words too, such as 64MB
     if kind is bool:
         both = f"{flag}/--no-{flag[2:]}" if default else flag
         return click.Option([both, option.name], is_flag=True, default=default, **settings)

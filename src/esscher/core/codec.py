@@ -78,7 +78,7 @@ def as_record(tree: Any, kind: type[T], place: str) -> T:
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{place} is damaged: {_said(str(error), tree)}") from error
+        raise InputError(f"{place} is damaged: {_in_words(str(error), tree)}") from error
 
 
 def as_tree(value: Any) -> Any:
@@ -129,7 +129,7 @@ def allowed(message: str, kind: Any = None) -> str:
     return re.sub(r"\b(int|float|str|bool|object|array)\b", lambda m: _TYPES[m[0]], rule)
 
 
-def _said(message: str, tree: Any) -> str:
+def _in_words(message: str, tree: Any) -> str:
     """Field, value and rule, in words."""
     match = _PLACE.fullmatch(message)
     assert match is not None

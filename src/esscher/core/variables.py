@@ -108,6 +108,8 @@ class Variable:
         for axis in self.axes:
             if short_name(axis) not in AXES and axis != "...":
                 raise TypeError(f"there is no axis {axis!r}; declare it in core/variables.py")
+        if self.kind not in "fi":
+            object.__setattr__(self, "format", "text")
 
     def __set_name__(self, owner: type, name: str) -> None:
         object.__setattr__(self, "name", name)
@@ -135,7 +137,7 @@ class Variable:
     def within(self, prefix: str) -> Variable:
         """Return it as a section has it: the prefix goes before its axes, too."""
         axes = tuple(a if a == BOUND else prefix + a for a in self.axes)
-        return self.renamed(prefix + self.name, axes=axes, optional=True)
+        return self.renamed(prefix + self.name, axes=axes)
 
     def renamed(self, name: str, **changes: Any) -> Variable:
         """Return it under another name."""
@@ -147,6 +149,10 @@ class Variable:
     def heading(self) -> str:
         """The heading on a page."""
         return self.label or self.name.replace("_", " ")
+
+    def titled(self, along: str) -> str:
+        """Return its heading with what a column of it is along, such as ``exponent (map)``."""
+        return f"{self.heading} ({along})" if along else self.heading
 
 
 def var(
@@ -208,10 +214,11 @@ class Data:
         self.dataset, self.lead, self.prefix = dataset, tuple(lead), prefix
 
     @classmethod
-    def new(cls, **labels: Iterable[Any]) -> Self:
+    def new(cls, *lead: str, **labels: Iterable[Any]) -> Self:
         """Return a dataset without variables, whose axes have these labels; ``bound`` has its own.
 
-        Variables are then set: ``data.norm = numbers``.
+        Variables are then set: ``data.norm = numbers``. ``lead`` are the axes that ``...`` stands
+        for.
         """
         import xarray as xr
 
@@ -219,7 +226,7 @@ class Data:
             axis: as_kind(list(values), AXES[axis][0], axis)
             for axis, values in (labels | {BOUND: BOUNDS}).items()
         }
-        return cls(xr.Dataset(coords=coordinates))
+        return cls(xr.Dataset(coords=coordinates), lead)
 
     @classmethod
     def like(cls, other: Data, *axes: str) -> Self:
@@ -240,7 +247,7 @@ class Data:
                             variable = variable.renamed(variable.name, optional=True)
                         declared[variable.name] = variable
                 elif isinstance(entry, Section):
-                    for variable in entry.kind.variables():
+                    for variable in entry.kind.variables(entry.lead):
                         whole = variable.within(entry.prefix)
                         declared[whole.name] = whole
         return tuple(declared.values())
@@ -311,8 +318,8 @@ def group(kind: type[D], lead: str = "", prefix: str = "", *, optional: bool = F
 class Section(Generic[D]):
     """A dataset within a dataset: see :func:`section`."""
 
-    def __init__(self, kind: type[D]) -> None:
-        self.kind, self.prefix = kind, ""
+    def __init__(self, kind: type[D], lead: tuple[str, ...]) -> None:
+        self.kind, self.lead, self.prefix = kind, lead, ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.prefix = f"{name}."
@@ -324,19 +331,20 @@ class Section(Generic[D]):
     def __get__(self, data: Data | None, owner: type) -> D | type[D]:
         if data is None:
             return self.kind
-        return self.kind(section_of(data.dataset, self.prefix))
+        return self.kind(section_of(data.dataset, self.prefix), self.lead)
 
     def __set__(self, data: Data, values: Data) -> None:
         names = [*values.dataset.data_vars, *(a for a in values.dataset.dims if a != BOUND)]
         data.dataset.update(values.dataset.rename({a: f"{self.prefix}{a}" for a in names}))
 
 
-def section(kind: type[D]) -> Section[D]:
+def section(kind: type[D], lead: str = "") -> Section[D]:
     """Declare a dataset within the dataset, with axes of its own: ``ball.error``, ``ball.size``.
 
-    It is there or it is not: its variables are optional. Read, it has the names of its own class.
+    It is there or it is not. Read, it has the names of its own class. ``lead`` are the axes that
+    ``...`` stands for, with spaces between.
     """
-    return Section(kind)
+    return Section(kind, tuple(lead.split()))
 
 
 def section_of(data: xr.Dataset, prefix: str) -> xr.Dataset:
@@ -400,9 +408,8 @@ def check(data: xr.Dataset, kind: type[Data], place: str) -> xr.Dataset:
         where = f"{place}: {name}"
         if name not in data:
             inside = name[: -len(short_name(name))]  # of a section, which is there or is not
-            if variable.optional and not (
-                inside and any(str(other).startswith(inside) for other in data.data_vars)
-            ):
+            there = not inside or any(str(other).startswith(inside) for other in data.data_vars)
+            if variable.optional or not there:
                 continue
             raise InputError(f"{where} is missing")
         array = data[name]

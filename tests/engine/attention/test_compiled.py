@@ -43,8 +43,8 @@ def test_it_is_compiled_where_it_can_be():
 def test_powers_of_two(compiled):
     x = torch.linspace(-124.9, 127.4, 100_003)
     tilts = torch.cat([x, torch.tensor([0.0, 1.0, -3.0])])[:, None]
-    one = torch.ones(1, 1)
-    weights = kernel.attended(compiled, tilts, one, one)[0, 1].numpy()
+    unit = torch.ones(1, 1)
+    weights = kernel.attended(compiled, tilts, unit, unit)[0, 1].numpy()
     exact = np.exp2(tilts[:, 0].double().numpy())
     # polynomial 9.2e-8, and six roundings of at most 6e-8 that mostly cancel
     assert np.abs(weights / exact - 1).max() < 2.5e-7
@@ -55,13 +55,13 @@ def test_powers_of_two(compiled):
 @pytest.mark.parametrize("scales", [(1.0,), (0.01, 1.0)])
 def test_powers_beyond_the_range(compiled, scales):
     tilts = torch.tensor([-1e4, -200.0, -126.0, 128.5, 1e3, 1e30])[:, None]
-    one = torch.ones(1, 1)
-    weights = kernel.attended(compiled, tilts, one, one, relative=scales)[-1, 1].numpy()
+    unit = torch.ones(1, 1)
+    weights = kernel.attended(compiled, tilts, unit, unit, relative=scales)[-1, 1].numpy()
     assert (weights[:3] > 0).all()  # subnormal numbers would be slow
     assert (weights[:3] <= 2.0**-125).all()
     assert not np.isfinite(weights[3:]).any()  # which is how an overflow is found
     if len(scales) > 1:
-        small = kernel.attended(compiled, tilts[:3], one, one, relative=scales)[0, 1].numpy()
+        small = kernel.attended(compiled, tilts[:3], unit, unit, relative=scales)[0, 1].numpy()
         np.testing.assert_allclose(small, np.exp2(0.01 * tilts[:3, 0].double().numpy()), rtol=1e-5)
 
 

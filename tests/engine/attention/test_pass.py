@@ -52,8 +52,8 @@ def test_result_does_not_depend_on_the_number_of_threads():
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
-    one, three = done.stdout.splitlines()
-    assert one == three
+    single, several = done.stdout.splitlines()
+    assert single == several
 
 
 def test_thread_settings_of_the_caller_stay():

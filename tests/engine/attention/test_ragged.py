@@ -99,10 +99,10 @@ def test_no_key_at_all(implementation, n_q):
 def test_beams_share_their_lists(implementation, n_q):
     p = problem(lengths=((30, 70), (1, 2), (5, 90)), n_q=n_q)
     beams = torch.tensor([4, 5, 0, 1, 0, 1])
-    one = replace(p.segments, start=p.segments.start[beams], stop=p.segments.stop[beams])
-    p = replace(p, segments=one)
+    shared = replace(p.segments, start=p.segments.start[beams], stop=p.segments.stop[beams])
+    p = replace(p, segments=shared)
     check(p, p.solved())
-    overlapping = replace(one, start=one.start - 3)
+    overlapping = replace(shared, start=shared.start - 3)
     p = replace(p, segments=overlapping)
     check(p, p.solved())
 

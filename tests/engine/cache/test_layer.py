@@ -21,7 +21,7 @@ from esscher.engine.cache.storage import (
     packed,
 )
 from tests.engine.cache.inputs import layer_inputs
-from tests.engine.cache.plans import budgets_for, decoder, padded, prompts
+from tests.engine.cache.plans import budgets_for, decoder, prompts
 
 TOKENS = 90
 
@@ -136,26 +136,3 @@ def test_scores_survive_whatever_is_done_with_a_cache(name, tmp_path):
     expected = steps(loaded, cache, SLACK + 6)
     for other in others:
         assert torch.equal(steps(loaded, other, SLACK + 6), expected)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_texts_of_a_batch_in_pieces(side):
-    """A text that ends, or begins, in another piece than the longest one."""
-    loaded, texts = decoder(), prompts((120, 50))
-    budgets = budgets_for(loaded, 0.4)
-    together = planned_cache(loaded, budgets, chunk=40)
-    batch = padded(texts, side)
-    places = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        loaded.model(**batch, position_ids=places, past_key_values=together)
-        alone = planned_cache(loaded, budgets, chunk=40)
-        loaded.model(input_ids=texts[0][None], past_key_values=alone)
-    for layer, single in zip(together.reduced, alone.reduced, strict=True):
-        for g in range(2):
-            mine = slice(int(layer.segments.start[g]), int(layer.segments.stop[g]))
-            result = layer.segments.log_weight[mine]
-            theirs = slice(int(single.segments.start[g]), int(single.segments.stop[g]))
-            torch.testing.assert_close(
-                result, single.segments.log_weight[theirs], rtol=1e-3, atol=1e-3
-            )
-        assert layer.lengths.tolist() == [120, 50]

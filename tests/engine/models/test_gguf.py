@@ -51,16 +51,6 @@ def test_what_a_header_says(tmp_path):
     assert header.number("context_length") is None
 
 
-def test_it_agrees_with_the_reader_of_gguf(tmp_path):
-    gguf = pytest.importorskip("gguf")
-    path = tmp_path / "model.gguf"
-    path.write_bytes(gguf_bytes([ARCHITECTURE, entry("llama.block_count", UINT32, 3)], TENSORS))
-    theirs = gguf.GGUFReader(path)
-    header = read_gguf_metadata(path)
-    assert {t.name: tuple(t.shape.tolist())[::-1] for t in theirs.tensors} == header.tensors
-    assert theirs.get_field("llama.block_count").contents() == 3
-
-
 @pytest.mark.parametrize(
     ("entries", "tensors", "message"),
     [

@@ -28,30 +28,22 @@ def test_it_is_read_from_a_folder(
 
 
 @pytest.mark.parametrize(
-    ("name", "field"),
+    ("name", "field", "attribute", "value"),
     [
-        ("bert", "max_position_embeddings"),
-        ("roberta", "pad_token_id"),
-        ("gemma", "head_dim"),
-        ("mistral", "num_key_value_heads"),
-        ("gpt2", "n_head"),
+        ("bert", "max_position_embeddings", "max_positions", 512),
+        ("roberta", "pad_token_id", "max_positions", 78),
+        ("gemma", "head_dim", "head_dim", 256),
+        ("mistral", "num_key_value_heads", "key_heads", 8),
+        ("gpt2", "n_head", "heads", 12),
     ],
 )
-def test_what_is_left_out_transformers_knows(name: str, field: str, tmp_path: Path) -> None:
+def test_what_is_left_out_transformers_knows(name, field, attribute, value, tmp_path: Path) -> None:
     save(tmp_path, name)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     del config[field]
     path.write_text(json.dumps(config))
     outline = outline_of(str(tmp_path))
-    expected = {
-        "max_position_embeddings": ("max_positions", 512),
-        "pad_token_id": ("max_positions", 78),
-        "head_dim": ("head_dim", 256),
-        "num_key_value_heads": ("key_heads", 8),
-        "n_head": ("heads", 12),
-    }
-    attribute, value = expected[field]
     assert getattr(outline if hasattr(outline, attribute) else outline.shape, attribute) == value
 
 

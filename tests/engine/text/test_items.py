@@ -28,28 +28,28 @@ def items(decoder, task, count, **options):
     return [task_item(decoder, task, number, LENGTH, **options) for number in range(count)]
 
 
-def said(loaded, ids):
+def decoded(loaded, ids):
     return loaded.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_item(task, decoder, source):
     """Lengths, framing, needles and answers of every task in both kinds of text."""
-    haystack = NOISE if source is None else said(decoder, source)
+    haystack = NOISE if source is None else decoded(decoder, source)
     for number, item in enumerate(items(decoder, task, 4, seed=3, haystack=source)):
         assert (item.task, item.number, len(item.context)) == (task, number, LENGTH)
         assert item.haystack == ("noise" if source is None else "text")
         assert item.context[0] == decoder.tokenizer.bos_token_id
-        context, question = said(decoder, item.context), said(decoder, item.question)
+        context, question = decoded(decoder, item.context), decoded(decoder, item.question)
         assert "Question:" in question
         assert not question.endswith(" ")
         for answer in item.answers:
             assert answer in context
             assert answer not in question
-            assert answer not in said(decoder, item.context[-free_end(LENGTH) :])
-            assert any(answer in said(decoder, item.context[a:b]) for a, b in item.needles)
+            assert answer not in decoded(decoder, item.context[-free_end(LENGTH) :])
+            assert any(answer in decoded(decoder, item.context[a:b]) for a, b in item.needles)
         assert max(stop for _, stop in item.needles) <= LENGTH - free_end(LENGTH)
-        assert said(decoder, item.answer_ids) == f" {item.answer}"
+        assert decoded(decoder, item.answer_ids) == f" {item.answer}"
         assert exact_match(item, item.answer) == 1.0
         assert item.max_new > len(item.answer_ids)
         assert {a.dtype for a in (item.context, item.question, item.answer_ids)} == {np.dtype("i8")}
@@ -58,9 +58,9 @@ def test_an_item(task, decoder, source):
         inside[0] = False
         for start, stop in item.needles:
             inside[start:stop] = False
-            assert said(decoder, item.context[start - 1 : start]) == "."
-            assert said(decoder, item.context[stop - 1 : stop + 1]) in (". ", '"\u0020')
-        rest = said(decoder, item.context[inside])
+            assert decoded(decoder, item.context[start - 1 : start]) == "."
+            assert decoded(decoder, item.context[stop - 1 : stop + 1]) in (". ", '"\u0020')
+        rest = decoded(decoder, item.context[inside])
         assert rest in (" ".join([NOISE] * 30) if source is None else haystack)
 
 
@@ -95,10 +95,10 @@ def test_words_and_variables(decoder):
     for item in items(decoder, "variables", 3):
         starts = [start for start, _ in item.needles]
         assert starts == sorted(starts)
-        context, (first, second) = said(decoder, item.context), item.answers
+        context, (first, second) = decoded(decoder, item.context), item.answers
         assert f"The variable {second} has the same value as the variable {first}." in context
     for item in items(decoder, "words", 3):
-        context = said(decoder, item.context)
+        context = decoded(decoder, item.context)
         assert [context.count(f" {word}.") for word in item.answers] == [10, 8, 6]
 
 
@@ -116,9 +116,11 @@ def test_match_of_answers(decoder):
 
 def test_lengths_that_do_not_fit(decoder):
     for task in TASKS:
-        with pytest.raises(InputError, match=f"length is 100, but the task '{task}' needs") as said:
+        with pytest.raises(
+            InputError, match=f"length is 100, but the task '{task}' needs"
+        ) as caught:
             task_item(decoder, task, 0, 100)
-        least = int(str(said.value).split("at least ")[1].split()[0].replace(",", ""))
+        least = int(str(caught.value).split("at least ")[1].split()[0].replace(",", ""))
         item = task_item(decoder, task, 0, least)
         assert len(item.context) == least
         assert max(stop for _, stop in item.needles) <= least - free_end(least)
@@ -158,9 +160,9 @@ def test_a_calibration_passage(queries, decoder, source):
 
 def test_wording_is_not_that_of_the_tasks(decoder):
     """A plan calibrated on such passages has not seen the questions of the tasks."""
-    asked = said(decoder, calibration_item(decoder, 0, PASSAGE, 2000).ids)
+    asked = decoded(decoder, calibration_item(decoder, 0, PASSAGE, 2000).ids)
     for task in TASKS:
         (item,) = items(decoder, task, 1)
-        needle = said(decoder, item.context[slice(*item.needles[0])]).split()
+        needle = decoded(decoder, item.context[slice(*item.needles[0])]).split()
         threes = zip(needle, needle[1:], needle[2:], strict=False)
         assert not any(" ".join(three) in asked for three in threes)

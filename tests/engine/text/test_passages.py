@@ -61,9 +61,9 @@ def test_delimiters_inside_the_text_are_marked(bert):
 
 
 def test_documents_are_joined(bert):
-    one = list(passages(bert, read_text(["the of", "and a"]), context=12))
-    assert len(one) == 1
-    assert one[0].text_tokens == 4
+    joined = list(passages(bert, read_text(["the of", "and a"]), context=12))
+    assert len(joined) == 1
+    assert joined[0].text_tokens == 4
     parts = [Document("x", "the of", 0), Document("x", " and a", 1)]
     assert next(passages(bert, read_text(["the \ud800 of"]), context=12)).text_tokens == 3
     digest = hashlib.sha256()

@@ -10,16 +10,15 @@ from esscher.show.content import Plot
 from esscher.studies.paper import claims, models, synthetic
 from esscher.studies.paper.charts import DRAW
 from esscher.studies.paper.heads import set_exponents
-from esscher.studies.paper.models import NEIGHBOUR, TOKEN, WITH, WITHOUT
+from esscher.studies.paper.models import CAUSAL_METRICS, NEIGHBOUR, TOKEN
 from esscher.studies.paper.study import (
-    AlphaExponents,
     Answers,
-    ArgmaxErrors,
-    BallErrors,
-    CausalErrors,
+    Curves,
+    Errors,
+    Exponents,
+    HeadErrors,
     HeadExponents,
     PaperData,
-    SweepErrors,
 )
 
 
@@ -37,14 +36,17 @@ def swept(exponent_of, settings, head="authors", noise=0.05, replicates=24):
     """A made sweep whose errors fall like n to a given power of H."""
     rng, alphas = np.random.default_rng(1), (0.5, 5.0, 50.0)
     sizes, horizons = np.array([200, 400, 800, 1600]), 0.1 * np.array(alphas) / 50**0.5
-    raw = SweepErrors.new(
-        metric=synthetic.METRICS, alpha=alphas, replicate=range(replicates), size=sizes
+    raw = Errors.new(
+        item=range(3), metric=synthetic.METRICS, replicate=range(replicates), size=sizes
     )
     powers = np.array([exponent_of(h) for h in horizons])[:, None, None]
     errors = sizes**-powers * np.exp(noise * rng.standard_normal((3, replicates, 4)))
-    raw.error, raw.predicted = [errors] * 3, np.broadcast_to(sizes**-0.5, (3, 3, 4))
-    raw.horizon = horizons
-    return synthetic.summarise_sweeps([{"head": head}], [raw.dataset], settings)
+    raw.error = np.stack([errors] * 3, axis=1)
+    raw.expected = np.broadcast_to(sizes**-0.5, (3, 3, 4))
+    unit = {"head": head, "alphas": alphas}
+    data = synthetic.summarise_sweeps([unit], [raw.dataset], settings)
+    data.horizon = horizons
+    return data
 
 
 def test_the_reference_holds_where_it_is_the_truth(settings):
@@ -75,16 +77,14 @@ def test_the_bound_is_contradicted_by_one_slow_exponent(settings):
 
 def test_exponents_on_a_ball_are_told_whatever_the_growth_of_the_constant(settings):
     rng, sizes = np.random.default_rng(0), np.array([100, 400, 1600])
-    raw = BallErrors.new(radius=(1.0, 4.0, 16.0), size=sizes, replicate=range(12))
-    raw.error = sizes**-0.5 * np.exp(0.3 * rng.standard_normal((3, 12, 3)))
-    raw.paper_bound = np.full((3, 3), 9.0)
-    cells = [
-        raw.dataset.sel(radius=[radius], size=[n])
-        for radius in raw.dataset["radius"].values
-        for n in sizes
-    ]
+    units = [{"radius": radius, "n": n} for radius in (1.0, 4.0, 16.0) for n in sizes]
+    cells = []
+    for unit in units:
+        raw = Errors.new(item=[0], metric=["supremum"], replicate=range(12), size=[unit["n"]])
+        raw.error = unit["n"] ** -0.5 * np.exp(0.3 * rng.standard_normal((1, 1, 12, 1)))
+        cells.append(raw.dataset)
     data = PaperData.new()
-    data.ball = synthetic.summarise_ball([], cells, settings)
+    data.ball = synthetic.summarise_ball(units, cells, settings)
     judgement = claims.judge_ball(data, settings)
     assert "falls with exponents" in judgement.measured
     assert "R^" in judgement.measured or "(undecided)" in judgement.measured
@@ -138,6 +138,22 @@ def test_heads_that_decide_nothing(settings):
 
 
 @pytest.mark.parametrize(
+    ("exponent", "width", "verdict"),
+    [(0.5, 0.05, "holds"), (0.3, 0.05, "contradicted"), (0.5, 0.2, "undecided")],
+)
+def test_windows_are_judged_beside_random_keys(exponent, width, verdict, settings):
+    psi = np.geomspace(0.1, 4, 24)
+    data = made_heads(np.full(24, 0.5), psi)
+    alone = claims.judge_heads(data, settings)
+    windows = Curves.new(size=[1051, 3051])
+    windows.error, windows.exponent = [0.1, 0.06], [exponent, exponent - width, exponent + width]
+    data.windows = windows
+    judgement = claims.judge_heads(data, settings)
+    assert (judgement.checks[-1].verdict, judgement.checks[-1].counts) == (verdict, False)
+    assert judgement.verdict == alone.verdict
+
+
+@pytest.mark.parametrize(
     ("amplification", "verdict"), [(1.0, "holds"), (1.5, "contradicted"), (1.05, "undecided")]
 )
 def test_heads_together(amplification, verdict, settings):
@@ -152,10 +168,11 @@ def test_heads_together(amplification, verdict, settings):
 )
 def test_exponents_against_alpha(slope, verdict, settings):
     rng, alphas = np.random.default_rng(0), np.array([0.1, 1.0, 10.0])
-    alpha = AlphaExponents.new(alpha=alphas, layer=[0], head=range(6), metric=["mean"])
+    axes = ("alpha", "layer", "head")
+    alpha = Exponents.new(*axes, alpha=alphas, layer=[0], head=range(6), metric=["mean"])
     beta = 0.4 + slope * np.log10(alphas)[:, None] + 0.01 * rng.standard_normal((3, 6))
     ends = beta[:, None, :, None, None] + 0.02 * np.array([0.0, -1.0, 1.0])
-    alpha.fits.exponent = alpha.fits.joint = ends
+    alpha.exponent = alpha.joint = ends
     data = PaperData.new()
     data.alpha, data.ablation = alpha, swept(lambda h: 0.6, settings, "ablation")
     assert judged(data, "ablation", settings)[1][1] == verdict
@@ -173,7 +190,7 @@ def test_laws_of_the_argmax(laws, verdict, settings):
         * np.exp(0.02 * random_stream(2, "made", head).standard_normal((32, len(sizes))))
         for head in range(8)
     ]
-    argmax = ArgmaxErrors.new(layer=[0], head=range(8), metric=["mean"], size=sizes)
+    argmax = HeadErrors.new(layer=[0], head=range(8), metric=["mean"], size=sizes)
     set_exponents(argmax.fits, np.array(errors)[None, :, None], sizes, 0)
     means = np.mean(errors, axis=1)[None, :, None, :, None]
     argmax.error, argmax.tokens = np.repeat(means, 3, axis=-1), 2048
@@ -190,17 +207,17 @@ def test_laws_of_the_argmax(laws, verdict, settings):
 def masked(settings, slower=0.0, factor=1.4, heads=8, replicates=6):
     """Errors of heads whose laws are known."""
     rng, sizes = np.random.default_rng(1), 2 ** np.arange(5, 16)
-    raw = CausalErrors.new(
-        item=range(heads), curve=[WITH, WITHOUT], replicate=range(replicates), size=sizes
+    raw = Errors.new(
+        item=range(heads), metric=CAUSAL_METRICS, replicate=range(replicates), size=sizes
     )
     noise = rng.chisquare(30, size=(heads, 2, replicates, len(sizes))) / 30
     scale = np.array([factor**2 * sizes ** (2 * slower), np.ones(len(sizes))])[:, None]
     orders = np.array([2.0, 1.0])[:, None]
-    raw.square, raw.first = noise * scale / sizes, noise * orders[..., None] / sizes
-    raw.expected = np.tile(orders / sizes, (heads, 1, 1))
-    raw.map_square = np.tile(20 / sizes, (heads, replicates, 1))
     position = [np.mean(20 / np.arange(n // 2 + 1, n + 1)) for n in sizes]
-    raw.position = np.tile(position, (heads, replicates, 1))
+    outputs = np.tile([20 / sizes, position], (heads, 1, 1))[:, :, None]
+    of_means = [noise * scale / sizes, noise * orders[..., None] / sizes]
+    raw.error = np.concatenate([*of_means, np.repeat(outputs, replicates, axis=2)], axis=1)
+    raw.expected = np.tile(np.concatenate([orders / sizes] * 3), (heads, 1, 1))
     data = PaperData.new()
     data.causal = models.summarise_causal([{"tokens": 1024}], [raw.dataset], settings)
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -12,11 +13,12 @@ from scipy import stats
 
 from esscher import fit_rate
 from esscher.core.streams import random_stream
+from esscher.core.variables import joined
 from esscher.math.laws import Cube, Sphere
-from esscher.studies.paper import heads, models
+from esscher.studies.paper import heads, models, study
 from esscher.studies.paper.claims import growth_law
 from esscher.studies.paper.models import causal_errors, controlled_means, extrapolate
-from esscher.studies.paper.study import Growth
+from esscher.studies.paper.study import Growth, PaperStudy
 from esscher.studies.paper.synthetic import (
     SUPPORT_LAWS,
     langevin,
@@ -80,8 +82,8 @@ def test_growth_tells_powers_from_exponentials() -> None:
     noise = np.exp(0.1 * np.random.default_rng(0).standard_normal((40, 7)))
 
     def growth(constants: np.ndarray) -> Growth:
-        data = Growth.new()
-        set_growth(data, radii, constants, 0)
+        data = Growth.new(radius=radii)
+        set_growth(data, radii, constants, 1.0, 0)
         return data
 
     power = growth(radii**1.5 * noise)
@@ -97,13 +99,13 @@ def test_bands_hold_all_horizons_at_once() -> None:
     """Exponents that share half of their noise: the band holds all seven, one interval does not."""
     held, alone, studies = 0, 0, 200
     x = np.log(SIZES) - np.log(SIZES).mean()
-    for study in range(studies):
-        rng = random_stream(study, "bands")
+    for number in range(studies):
+        rng = random_stream(number, "bands")
         noise = rng.standard_normal((1, 24, 4)) + rng.standard_normal((7, 24, 4))
         errors = SIZES**-0.5 * np.exp(0.1 * noise)
         slopes = -(np.log(errors.mean(axis=1)) @ x) / (x @ x)
         rates = [SimpleNamespace(exponent=b, sizes=SIZES, weights=[0.25] * 4) for b in slopes]
-        _, low, high = simultaneous_band(errors, SIZES, rates, study).T
+        _, low, high = simultaneous_band(errors, SIZES, rates, number).T
         held += bool(np.all((low <= 0.5) & (high >= 0.5)))
         half = stats.t.ppf(0.975, 23) * 0.1 * 2**0.5 / (24 * (x @ x)) ** 0.5
         alone += bool(np.all(np.abs(slopes - 0.5) <= half))
@@ -157,8 +159,8 @@ def test_parts_have_every_layer_once(tiny):
     none = heads.measure_heads({"part": heads.PARTS - 1} | SMALL, tiny)
     assert none.dataset.sizes["layer"] == 0
     cells = [heads.measure_heads({"part": part} | SMALL, tiny).dataset for part in (2, 0, 1, 5)]
-    whole = heads.MEASUREMENTS["heads"].summary([], cells, tiny)
-    assert whole.dataset["layer"].values.tolist() == list(range(count))
+    whole = joined(cells, "layer").sortby("layer")
+    assert whole["layer"].values.tolist() == list(range(count))
 
 
 def test_units_do_not_depend_on_what_ran_before(tiny):
@@ -175,6 +177,39 @@ def test_units_do_not_depend_on_what_ran_before(tiny):
 def normal_cloud(count=200, seed=0):
     x = np.random.default_rng(seed).standard_normal((count, 3)).astype(np.float32)
     return 2 * x, x, x + 1
+
+
+def test_windows_of_an_encoder_that_reads_long_passages(tiny, tmp_path, monkeypatch):
+    """As BigBird's experiment, 100 times smaller."""
+    save(tmp_path / "bird", "big_bird")
+    monkeypatch.setattr(study, "LONG_CONTEXT", 64)
+    options = PaperStudy(("heads",), model=str(tmp_path / "bird"), text=tiny.text)
+    assert not options.known().long  # at the authors' scale only
+    bird = replace(options, scale="paper").known()
+    assert bird.long
+    assert heads.MEASUREMENTS["heads"].units(bird)[0]["sizes"][0] == 1_000
+    units = heads.MEASUREMENTS["windows"].units(bird)
+    assert sum(unit["queries"] for unit in units) == 500
+    assert not heads.MEASUREMENTS["windows"].units(tiny)
+    monkeypatch.setattr(heads, "LONG_CONTEXT", 64)
+    monkeypatch.setattr(heads, "RANDOM_KEYS", 6)
+    cells = [
+        heads.measure_windows({"passage": i, "queries": 40, "half_widths": [4, 8, 16]}, bird)
+        for i in range(3)
+    ]
+    shape = heads.loaded_model(bird.encoder).shape
+    assert cells[0].error.shape == (shape.layers * shape.heads, 1, 1, 3)
+    windows = heads.summarise_windows(units, [cell.dataset for cell in cells], bird)
+    assert windows.dataset["size"].values.tolist() == [15, 23, 39]
+    assert (np.diff(windows.error) < 0).all()
+    assert float(windows.exponent[1]) < float(windows.exponent[0]) < float(windows.exponent[2])
+
+
+def test_a_window_over_everything_has_no_error(monkeypatch):
+    q, k, v = normal_cloud(61)
+    monkeypatch.setattr(heads, "RANDOM_KEYS", 61)
+    errors = heads.window_errors(q, k, v, (4, 16, 29), 30, random_stream(0, "test"))
+    assert errors.max() < 1e-20  # every key beside the window is drawn
 
 
 def test_argmax_has_its_exact_expectation():
@@ -210,7 +245,7 @@ def test_argmax_sizes_go_up_to_a_quarter_of_the_tokens(tiny):
 
 
 def test_errors_of_zero_have_no_exponent():
-    data = heads.ArgmaxErrors.new(layer=[0], head=[0], metric=["mean"])
+    data = heads.HeadErrors.new(layer=[0], head=[0], metric=["mean"])
     heads.set_exponents(data.fits, np.zeros((1, 1, 1, 4, 3)), (8, 16, 32), 0)
     assert data.fits.exponent.isnull().all()
     assert data.fits.law.item() == "none"
@@ -248,31 +283,30 @@ def test_errors_are_those_of_the_whole_masked_matrix(monkeypatch):
             errors = [
                 float((part.mean(dim=0) - limit.mean(dim=0)).square().sum()) for part in outputs
             ]
-            np.testing.assert_allclose(data.square.sel(at), errors, rtol=1e-3, atol=1e-9)
+            measured = data.error.sel(at)
+            np.testing.assert_allclose(measured[:2], errors, rtol=1e-3, atol=1e-9)
             gaps = [(part - limit[drawn]).square().sum(dim=1) for part in outputs]
-            assert float(data.position.sel(at)) == pytest.approx(
-                float(gaps[0][n // 2 :].mean()), rel=1e-4
-            )
-            assert float(data.map_square.sel(at)) == pytest.approx(float(gaps[1].mean()), rel=1e-4)
+            outputs = [float(gaps[1].mean()), float(gaps[0][n // 2 :].mean())]
+            np.testing.assert_allclose(measured[4:], outputs, rtol=1e-4)
 
 
 def test_first_order_of_uniform_attention_is_exact():
     # without tilts outputs are means of values: the first order is all there is
     q, k, v = causal_cloud(horizon=0.0)
     data = causal_errors(q, k, v, (16, 64), 3, seed=0)
-    np.testing.assert_allclose(data.square, data.first, rtol=1e-3)
+    np.testing.assert_allclose(data.error[:, :2], data.error[:, 2:4], rtol=1e-3)
     variance = float((v - v.mean(dim=0)).square().sum(dim=1).mean())
     for n in (16, 64):
         harmonic = np.sum(1 / np.arange(1, n + 1))
         exact = [(2 - harmonic / n) * variance / n, variance / n]
-        np.testing.assert_allclose(data.expected.sel(item=0, size=n), exact, rtol=1e-4)
+        np.testing.assert_allclose(data.expected.sel(item=0, size=n)[2:4], exact, rtol=1e-4)
 
 
 def test_first_order_parts_have_the_expectation_that_is_stated():
     data = causal_errors(*causal_cloud(seed=1), (32,), 2000, seed=0)
-    first = data.first.isel(item=0, size=0).values
+    first = data.error.values[0, 2:4, :, 0]
     error = first.std(axis=1, ddof=1) / np.sqrt(first.shape[1])
-    gap = first.mean(axis=1) - data.expected.values[0, :, 0]
+    gap = first.mean(axis=1) - data.expected.values[0, 2:4, 0]
     assert (np.abs(gap) < 4 * error).all()
 
 

@@ -85,7 +85,7 @@ class Outline:
                 "read; choose an encoder, or a decoder of another family"
             )
 
-    def context(self, asked: int | None, default: int, name: str = "context") -> int:
+    def context(self, wanted: int | None, default: int, name: str = "context") -> int:
         """Length of a passage: the one asked for, else the default or what the model reads.
 
         Raises
@@ -93,11 +93,11 @@ class Outline:
         InputError
             If it is no length, or more than the model reads.
         """
-        if asked is None:
+        if wanted is None:
             return min(default, self.max_positions)
         from esscher.core.validation import as_dim
 
-        length = as_dim(asked, name)
+        length = as_dim(wanted, name)
         if length > self.max_positions:
             raise InputError(
                 f"{name} is {length}, but {self.name} reads at most {self.max_positions} tokens at "

@@ -172,7 +172,7 @@ def table_rows(source: str, column: str | None) -> Iterator[str]:
     return texts()
 
 
-def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
+def _choose_column(row: Mapping[str, Any], wanted: str | None, name: str) -> str:
     """The column to read: the one asked for, or ``text``, or the only one with text.
 
     Raises
@@ -181,7 +181,7 @@ def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
         Listing the columns, when there is no such column or no obvious one.
     """
     texts = [key for key, value in row.items() if isinstance(value, str)]
-    if asked is None:
+    if wanted is None:
         if "text" in row:
             return "text"
         if len(texts) == 1:
@@ -189,14 +189,14 @@ def _choose_column(row: Mapping[str, Any], asked: str | None, name: str) -> str:
         raise InputError(
             f"choose the column of {name} that holds the text; its columns: {', '.join(row)}"
         )
-    if asked not in row:
-        raise InputError(f"{name} has no column {asked!r}; its columns: {', '.join(row)}")
-    if row[asked] is not None and asked not in texts:
+    if wanted not in row:
+        raise InputError(f"{name} has no column {wanted!r}; its columns: {', '.join(row)}")
+    if row[wanted] is not None and wanted not in texts:
         raise InputError(
-            f"the column {asked!r} of {name} is not text; columns with text: "
+            f"the column {wanted!r} of {name} is not text; columns with text: "
             f"{', '.join(texts) or 'none'}"
         )
-    return asked
+    return wanted
 
 
 # Texts that every Python has, by name: ``demo:docs`` and ``demo:code``.

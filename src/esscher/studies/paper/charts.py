@@ -88,12 +88,9 @@ def draw_ball(data: PaperData) -> ChartType:
     error = log_axis("error", "supremum of the map's error", ends_of(rows, "error"))
     series = Series("R", list(dict.fromkeys(ends_of(rows, "R"))), "radius R", ordered=True)
     largest = ball["size"].values[-1]
-    bound = (ball["paper_bound"][:, -1] * largest**0.5).rename("constant").to_dataset()
+    bound = (ball["expected"][:, -1] * largest**0.5).rename("constant").to_dataset()
     constants = [
-        *(
-            row | {"kind": MEASURED}
-            for row in rows_of(ball, ("radius",), "constant", "constant_error")
-        ),
+        *(row | {"kind": MEASURED} for row in rows_of(ball, ("radius",), "constant")),
         *(row | {"kind": "bound"} for row in rows_of(bound, ("radius",), "constant")),
     ]
     at = log_axis("radius", "radius R of the ball", ball["radius"].values)
@@ -175,7 +172,7 @@ def draw_reference(data: PaperData) -> ChartType:
 
 def draw_ablation(data: PaperData) -> ChartType:
     """Draw exponents against alpha^2; the last panel has real heads."""
-    fits = data.alpha.fits.exponent.sel(metric="mean")
+    fits = data.alpha.exponent.sel(metric="mean")
     kinds = Series("kind", (EACH, MIDDLE), colours=(GREY, VERMILION), shapes=(LINE, "circle"))
     x = log_axis("alpha", "factor α of the tilts", fits["alpha"].values)
     curves: dict[int, Rows] = {}

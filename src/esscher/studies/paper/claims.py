@@ -172,8 +172,8 @@ def published(psi: Any, factor: Any = 1.0) -> Any:
 def judge_limit(data: PaperData, settings: PaperSettings) -> Judgement:
     """Judge by the error at the largest n, the constant and the exponent, law by law."""
     limit = data.limit
-    exponents, ratios = limit.exponent.sel(bound="value").values, limit.constant_ratio.values
-    errors, count = limit.constant_error.values, limit.dataset.sizes["law"]
+    exponents, ratios = limit.exponent.sel(bound="value").values, limit.ratio.values
+    errors, count = limit.ratio_error.values, limit.dataset.sizes["law"]
     sure, z = simultaneous(count), float(np.abs(limit.z.values).max())
     ratio_z = float(np.abs((ratios - 1) / errors).max())
     resolved, refused = errors.max() < 0.15, bool(limit.refused)
@@ -219,7 +219,7 @@ def growth_law(growth: Growth) -> Array:
 def judge_ball(data: PaperData, settings: PaperSettings) -> Judgement:
     """Judge by the bound at every point, and by the exponent at every radius."""
     ball = data.ball
-    error, bound, exponents = ball.error.values, ball.paper_bound.values, ball.exponent.values
+    error, bound, exponents = ball.error.values, ball.expected.values, ball.exponent.values
     sure, count = simultaneous(error.size), error.size
     noise = sure * ball.standard_error.values
     over, under = error - noise > bound, error + noise < bound
@@ -276,8 +276,9 @@ def judge_ball(data: PaperData, settings: PaperSettings) -> Judgement:
 def judge_moments(data: PaperData, settings: PaperSettings) -> Judgement:
     """Judge by whether a power of R describes the constants better than an exponential."""
     support = data.moments
-    laws, growth = growth_law(support.growth), support.growth.power.values  # [law, metric, ...]
-    names, n = support.dataset["law"].values.tolist(), int(support.largest)
+    laws, growth = growth_law(support), support.power.values  # [law, metric, ...]
+    names = support.dataset["law"].values.tolist()
+    n = MEASUREMENTS["moments"].units(settings)[0]["sizes"][-1]
     counted, powers = growth[:, :2, 0], laws[:, :2] == "power"
     checks = [
         Check(
@@ -617,6 +618,23 @@ def judge_heads(data: PaperData, settings: PaperSettings) -> Judgement:
             counts=False,
         ),
     ]
+    if "windows.exponent" in data.dataset:
+        rate, typical = (
+            data.windows.exponent.values,
+            float(fits.exponent.sel(metric="map")[..., 0].median()),
+        )
+        apart = rate[1] > typical or rate[2] < typical
+        checks.append(
+            Check(
+                says="A window and 50 random keys converge like random keys alone.",
+                verdict=verdict_of(rate[1] <= typical <= rate[2] <= rate[1] + 0.2, apart),
+                measured=f"Exponent in the number of keys {said(rate)}; random keys, median head: "
+                f"{typical:.2f}.",
+                rule="Contradicted if the 95% interval over passages excludes the median head's "
+                "exponent of the map, holds if it contains it and is no wider than 0.2.",
+                counts=False,
+            )
+        )
     width = float(np.nanmedian(ends["mean"][2] - ends["mean"][1]) / 2)
     return Judgement(
         f"The bound holds at {over['mean']} of {count} heads, {loose:.0f} times below what the "
@@ -632,7 +650,7 @@ def judge_heads(data: PaperData, settings: PaperSettings) -> Judgement:
 
 def judge_alpha(data: PaperData) -> Check:
     """Judge whether exponents of the mean fall when the tilts of real heads are scaled up."""
-    fits = data.alpha.fits.exponent.sel(metric="mean")
+    fits = data.alpha.exponent.sel(metric="mean")
     alphas, values = fits["alpha"].values, fits.sel(bound="value").values.reshape(len(fits), -1)
     known = ~np.isnan(values).any(axis=0)
     layer, values = layer_of(fits)[known], values[:, known]
@@ -1012,7 +1030,7 @@ CLAIMS: dict[str, Claim] = {
         "Heads of an encoder",
         "Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
         "Psi is, and never more slowly than the bound.",
-        ("heads",),
+        ("heads", "windows"),
         judge_heads,
     ),
     "downstream": Claim(

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
+from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import BOUNDS, bounds, estimate, joined
@@ -22,9 +24,11 @@ from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_bounds
 from esscher.studies.paper.study import (
-    AlphaExponents,
-    ArgmaxErrors,
+    LONG_CONTEXT,
+    Curves,
+    Errors,
     Exponents,
+    HeadErrors,
     HeadExponents,
     Measurement,
     PaperSettings,
@@ -43,6 +47,8 @@ PARTS = 6
 CONTEXT = 512
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
+#: Keys drawn beside a window, as in BigBird.
+RANDOM_KEYS = 50
 
 
 @lru_cache(maxsize=2)
@@ -109,16 +115,6 @@ def set_exponents(
     data.trusted = np.reshape(np.array(columns[4], bool), lead)
 
 
-def _heads_units(settings: PaperSettings) -> list[Unit]:
-    tokens, sizes, replicates = {
-        "quick": (6_144, geometric(64, 1_024, 5), 32),
-        "standard": (9_216, geometric(64, 2_048, 6), 160),
-        "paper": (9_216, geometric(64, 384, 10), 500),
-    }[settings.scale]
-    options = {"tokens": tokens, "sizes": sizes, "replicates": replicates}
-    return [{"part": part} | options for part in range(PARTS)]
-
-
 def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
     """Psi in both conventions, exponents, and what the heads of a layer have in common."""
     from esscher.engine.sampled.layer import output_gram
@@ -152,18 +148,7 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
     return data
 
 
-def _alpha_units(settings: PaperSettings) -> list[Unit]:
-    first, count, tokens, sizes, replicates = {
-        "quick": (0.1, 4, 4_096, geometric(64, 1_024, 5), 32),
-        "standard": (0.1, 7, 9_216, geometric(64, 2_048, 6), 96),
-        "paper": (0.01, 13, 9_216, geometric(64, 2_048, 10), 200),
-    }[settings.scale]
-    options = {"tokens": tokens, "sizes": sizes, "replicates": replicates}
-    alphas = np.geomspace(first, 10.0, count)
-    return [{"alpha": float(f"{alpha:.6g}")} | options for alpha in alphas]
-
-
-def measure_alpha(unit: Unit, settings: PaperSettings) -> AlphaExponents:
+def measure_alpha(unit: Unit, settings: PaperSettings) -> HeadErrors:
     """Exponents of the mean in the second layer: all alphas see the same samples."""
     from esscher.engine.sampled.pooled import measure_pooled
 
@@ -173,20 +158,19 @@ def measure_alpha(unit: Unit, settings: PaperSettings) -> AlphaExponents:
     measured, _ = measure_pooled(
         cloud, layer, tuple(unit["sizes"]), unit["replicates"], settings.seed, None, unit["alpha"]
     )
-    data = AlphaExponents.new(
-        alpha=[unit["alpha"]], layer=[layer], head=measured.heads, metric=["mean"]
-    )
+    data = HeadErrors.new(layer=[layer], head=measured.heads, metric=["mean"])
     mean = measured.errors[METRICS.index("mean"), : shape.heads]
-    set_exponents(data.fits, mean[None, None, :, None], unit["sizes"], settings.seed)
+    set_exponents(data.fits, mean[None, :, None], unit["sizes"], settings.seed)
     return data
 
 
-def _argmax_units(settings: PaperSettings) -> list[Unit]:
-    tokens, replicates = {"quick": (2_048, 48), "standard": (4_096, 64), "paper": (9_216, 256)}[
-        settings.scale
-    ]
-    options = {"tokens": tokens, "replicates": replicates, "first": 16}
-    return [{"part": part} | options for part in range(PARTS)]
+def summarise_alpha(
+    units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
+) -> Exponents:
+    """Exponents by alpha."""
+    alphas = [unit["alpha"] for unit in units]
+    scaled = [cell.expand_dims(alpha=[at]) for cell, at in zip(cells, alphas, strict=True)]
+    return Exponents(joined(scaled, "alpha"), ("alpha", "layer", "head"))
 
 
 def argmax_errors(
@@ -238,7 +222,7 @@ def argmax_errors(
     return shift / len(queries), square / len(queries)
 
 
-def measure_argmax(unit: Unit, settings: PaperSettings) -> ArgmaxErrors:
+def measure_argmax(unit: Unit, settings: PaperSettings) -> HeadErrors:
     """Errors of the mean output and of the map of every head."""
     layers, replicates = _layers(settings, unit["part"]), unit["replicates"]
     heads = loaded_model(settings.encoder).shape.heads
@@ -259,19 +243,126 @@ def measure_argmax(unit: Unit, settings: PaperSettings) -> ArgmaxErrors:
             norm = float(np.sqrt((whole.astype(np.float64) ** 2).sum(axis=1).mean()))
             errors[:, i, head, 0] = np.linalg.norm(shift, axis=2) / norm
             errors[:, i, head, 1] = np.sqrt(square) / norm
-    data = ArgmaxErrors.new(layer=layers, head=range(heads), metric=["mean", "map"], size=sizes)
+    data = HeadErrors.new(layer=layers, head=range(heads), metric=["mean", "map"], size=sizes)
     data.error, data.tokens = mean_bounds(errors, 0.0), cloud.rows
     set_exponents(data.fits, np.moveaxis(errors, 0, -2), sizes, settings.seed)
     return data
 
 
-def _joined(kind: Any, axis: str) -> Any:
-    """The summary that puts cells side by side, in the order of their labels."""
-    return lambda units, cells, settings: kind(joined(cells, axis).sortby(axis))
+# -- BigBird's attention: a window of keys, and random ones
 
 
+def window_errors(
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    half_widths: Sequence[int],
+    count: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Squared errors of attention to a window of keys and :data:`RANDOM_KEYS` keys beside it.
+
+    Parameters
+    ----------
+    queries, keys, values
+        Rows of a head, in the order of the text; logits are their products.
+    half_widths
+        Keys on either side of a query.
+    count, rng
+        Number of queries, and the stream that draws them and the keys beside their windows.
+
+    Returns
+    -------
+    Squared distance from attention to all keys, over the mean square of that: [query, width].
+    """
+    length, widest = len(keys), max(half_widths)
+    errors, squares = np.zeros((count, len(half_widths))), 0.0
+    for i, place in enumerate(rng.integers(widest, length - widest, size=count)):
+        logits = (keys @ queries[place]).astype(np.float64)
+        weights = np.exp(logits - logits.max())
+        dense = weights @ values / weights.sum()
+        squares += float(dense @ dense) / count
+        order = rng.permutation(length)
+        for j, half in enumerate(half_widths):
+            beside = order[np.abs(order - place) > half][:RANDOM_KEYS]
+            chosen = np.concatenate([np.arange(place - half, place + half + 1), beside])
+            output = weights[chosen] @ values[chosen] / weights[chosen].sum()
+            errors[i, j] = ((output - dense) ** 2).sum()
+    return errors / squares
+
+
+def measure_windows(unit: Unit, settings: PaperSettings) -> Errors:
+    """Errors of every head on one passage; of none if the text has fewer passages."""
+    from esscher.engine.text.collect import iterate_passages
+    from esscher.engine.text.packing import first_passages
+
+    loaded, number, halves = loaded_model(settings.encoder), unit["passage"], unit["half_widths"]
+    passages = first_passages(loaded, settings.text, AtMost(number + 1), LONG_CONTEXT).passages
+    errors = []
+    for _, layer in iterate_passages(loaded, passages[number:]):
+        for head in range(layer.q.shape[1]):
+            q = layer.q[0, head].numpy() * np.float32(layer.scaling)
+            k, v = layer.k[0, head].numpy(), layer.v[0, head].numpy()
+            rng = random_stream(settings.seed, "windows", number, layer.layer, head)
+            squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
+            errors.append(np.sqrt(squares))
+    heads, read = loaded.shape.layers * loaded.shape.heads, [number][: len(errors)]
+    sizes = [2 * half + 1 + RANDOM_KEYS for half in halves]
+    data = Errors.new(item=range(heads), metric=["map"], replicate=read, size=sizes)
+    data.error = np.reshape(errors, (heads, 1, len(read), len(sizes)))
+    return data
+
+
+def summarise_windows(
+    units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
+) -> Curves:
+    """Root mean squares over heads and their exponent; passages are what is independent."""
+    raw = Errors(joined(cells, "replicate"))
+    sizes = raw.dataset["size"].values
+    curves = (raw.error**2).mean(["item", "metric"]) ** 0.5
+    rate = fit_rate(curves.values, sizes, seed=settings.seed)
+    data = Curves.new(size=sizes)
+    data.error = curves.mean("replicate")
+    data.exponent = bounds(rate.exponent, rate.interval)
+    return data
+
+
+ALL = range(PARTS)
+SCALES: dict[str, dict[str, Unit]] = {
+    "heads": {
+        scale: {"part": ALL, "tokens": tokens, "sizes": sizes, "replicates": replicates}
+        for scale, tokens, sizes, replicates in (
+            ("quick", 6_144, geometric(64, 1_024, 5), 32),
+            ("standard", 9_216, geometric(64, 2_048, 6), 160),
+            ("paper", 9_216, geometric(64, 384, 10), 500),
+            ("long", 9_216, geometric(1_000, 3_000, 12), 500),
+        )
+    },
+    "windows": {
+        "long": {"passage": range(10), "queries": 50, "half_widths": geometric(500, 1_500, 12)}
+    },
+    "alpha": {
+        scale: {
+            "alpha": [float(f"{alpha:.6g}") for alpha in np.geomspace(first, 10, count)],
+            "tokens": tokens,
+            "sizes": sizes,
+            "replicates": replicates,
+        }
+        for scale, first, count, tokens, sizes, replicates in (
+            ("quick", 0.1, 4, 4_096, geometric(64, 1_024, 5), 32),
+            ("standard", 0.1, 7, 9_216, geometric(64, 2_048, 6), 96),
+            ("paper", 0.01, 13, 9_216, geometric(64, 2_048, 10), 200),
+        )
+    },
+    "argmax": {
+        "quick": {"part": ALL, "tokens": 2_048, "replicates": 48, "first": 16},
+        "standard": {"part": ALL, "tokens": 4_096, "replicates": 64, "first": 16},
+        "paper": {"part": ALL, "tokens": 9_216, "replicates": 256, "first": 16},
+    },
+}
 MEASUREMENTS = {
-    "heads": Measurement(_heads_units, measure_heads, _joined(HeadExponents, "layer")),
-    "alpha": Measurement(_alpha_units, measure_alpha, _joined(AlphaExponents, "alpha")),
-    "argmax": Measurement(_argmax_units, measure_argmax, _joined(ArgmaxErrors, "layer")),
+    "heads": Measurement(SCALES["heads"], measure_heads, "layer", ("part",)),
+    "windows": Measurement(SCALES["windows"], measure_windows, summarise_windows, ("passage",)),
+    "alpha": Measurement(SCALES["alpha"], measure_alpha, summarise_alpha, ("alpha",)),
+    "argmax": Measurement(SCALES["argmax"], measure_argmax, "layer", ("part",)),
 }

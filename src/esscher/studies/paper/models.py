@@ -32,7 +32,7 @@ encoder's embedding among other texts, and the class that a linear classifier gi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -52,14 +52,13 @@ from esscher.studies.paper.heads import loaded_model
 from esscher.studies.paper.study import (
     Answers,
     Causal,
-    CausalErrors,
     Depth,
-    Domains,
+    Errors,
+    Heads,
     Losses,
     Measurement,
     PaperSettings,
     Patterns,
-    Tails,
     Unit,
 )
 from esscher.studies.paper.synthetic import geometric
@@ -78,21 +77,10 @@ BLOCK = 256
 #: Octaves at the end of the sizes on which rates are compared.
 OCTAVES = 3
 WITH, WITHOUT = "with the mask", "without"
+CAUSAL_METRICS = (WITH, WITHOUT, "first order, with", "first order, without", "map", "position")
 
 
-def causal_units(settings: PaperSettings) -> list[Unit]:
-    """One unit per head; heads are spread over the layers."""
-    heads, tokens, last, replicates = {
-        "quick": (16, 1_024, 15, 6),
-        "standard": (24, 2_048, 15, 12),
-        "paper": (60, 4_096, 16, 48),
-    }[settings.scale]
-    sizes = [2**power for power in range(5, last + 1)]
-    options = {"heads": heads, "tokens": tokens, "sizes": sizes, "replicates": replicates}
-    return [{"head": number} | options for number in range(heads)]
-
-
-def measure_causal(unit: Unit, settings: PaperSettings) -> CausalErrors:
+def measure_causal(unit: Unit, settings: PaperSettings) -> Errors:
     """Squared errors of a head with and without the mask."""
     clouds = head_clouds(settings.decoder, settings.text, unit["heads"], unit["tokens"])
     sizes, replicates, head = unit["sizes"], unit["replicates"], unit["head"]
@@ -146,7 +134,7 @@ def causal_errors(
     replicates: int,
     seed: int,
     head: int = 0,
-) -> CausalErrors:
+) -> Errors:
     """Squared errors of attention over tokens drawn from a cloud, with and without causal mask.
 
     Parameters
@@ -161,8 +149,10 @@ def causal_errors(
 
     Returns
     -------
-    CausalErrors
-        All but the layer and the number of the head.
+    Errors
+        By metric (``CAUSAL_METRICS``): of the mean output with and without the mask, and the
+        first-order part of both; of outputs without the mask, the mean over queries; of outputs
+        with it, at the second half of positions. The first-order parts have exact expectations.
     """
     import torch
 
@@ -181,8 +171,7 @@ def causal_errors(
     g_part = float((g.square() + 2 * g * psi).sum(dim=1).mean())
     psi_part = float(psi.square().sum(dim=1).mean())
     harmonic = np.cumsum(1 / np.arange(1, sizes[-1] + 1))
-    square, first_order = np.empty((2, 1, 2, replicates, len(sizes)))
-    map_square, position = np.empty((2, 1, replicates, len(sizes)))
+    errors = np.empty((1, len(CAUSAL_METRICS), replicates, len(sizes)))
     for replicate in range(replicates):
         stream = random_stream(seed, "causal", head, replicate)
         drawn = torch.from_numpy(stream.integers(count, size=sizes[-1]))
@@ -216,24 +205,20 @@ def causal_errors(
             total = (output * times[asked, None]).sum(dim=0)
             gap = (output - g[asked]).square().sum(dim=1) @ times[asked].double()
             at = n - 1
-            square[0, :, replicate, j] = causal[n], float((total / n).square().sum())
-            first_order[0, :, replicate, j] = [
-                float(((first[at] + part[at]) / n).square().sum()) for part in (outer, inner)
-            ]
-            map_square[0, replicate, j] = float(gap / n)
-            position[0, replicate, j] = float(gaps[n // 2 : n].mean())
-    data = CausalErrors.new(
-        item=[head], curve=[WITH, WITHOUT], replicate=range(replicates), size=sizes
-    )
-    data.square, data.first, data.map_square, data.position = (
-        square,
-        first_order,
-        map_square,
-        position,
-    )
+            errors[0, :, replicate, j] = (
+                causal[n],
+                float((total / n).square().sum()),
+                *(float(((first[at] + part[at]) / n).square().sum()) for part in (outer, inner)),
+                float(gap / n),
+                float(gaps[n // 2 : n].mean()),
+            )
+    data = Errors.new(item=[head], metric=CAUSAL_METRICS, replicate=range(replicates), size=sizes)
+    data.error = errors
     at_sizes = np.asarray(sizes)
-    factors = 2 - harmonic[at_sizes - 1] / at_sizes, np.ones(len(sizes))
-    data.expected = [[(g_part + factor * psi_part) / at_sizes for factor in factors]]
+    expected = np.full((1, len(CAUSAL_METRICS), len(sizes)), np.nan)
+    expected[0, 2] = (g_part + (2 - harmonic[at_sizes - 1] / at_sizes) * psi_part) / at_sizes
+    expected[0, 3] = (g_part + psi_part) / at_sizes
+    data.expected = expected
     return data
 
 
@@ -264,23 +249,25 @@ def summarise_causal(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
 ) -> Causal:
     """Rates and constants with and without the mask; heads are the units of intervals."""
-    raw = CausalErrors(joined(cells, "item"))
-    sizes, expected = raw.dataset["size"].values, raw.expected.values  # [item, curve, size]
-    square, control = raw.square.values, raw.first.values
+    raw = Errors(joined(cells, "item"))
+    sizes, expected = raw.dataset["size"].values, raw.expected.values[:, 2:4]
+    # of axes [head, curve, replicate, size], and those of the map and of positions without curves
+    square, control = raw.error.values[:, :2], raw.error.values[:, 2:4]
+    map_square, position_square = raw.error.values[:, 4], raw.error.values[:, 5]
     means = [controlled_means(square[:, c], control[:, c], expected[:, c]) for c in (0, 1)]
     logs, first = 0.5 * np.log(np.stack(means, axis=1)), 0.5 * np.log(expected)
     ratios, limits = logs[:, 0] - logs[:, 1], first[:, 0] - first[:, 1]
     # without a mask, mean over i keys for i from n/2 to n: between sizes a power of i
-    dense = raw.map_square.values.mean(axis=1)
+    dense = map_square.mean(axis=1)
     powers = np.diff(np.log(dense), axis=1) / np.diff(np.log(sizes))
     among = np.empty_like(powers)
     for j, n in enumerate(sizes[1:].tolist()):
         shares = np.arange(n // 2 + 1, n + 1) / n
         for i, power in enumerate(powers[:, j].tolist()):
             among[i, j] = np.mean(shares**power) * dense[i, j + 1]
-    places = 0.5 * np.log(raw.position.values.mean(axis=1)[:, 1:] / among)
+    places = 0.5 * np.log(position_square.mean(axis=1)[:, 1:] / among)
 
-    data = Causal.like(raw, "curve", "size")
+    data = Causal.new(curve=[WITH, WITHOUT], size=sizes)
     late = sizes >= sizes[-1] / 2**OCTAVES
     slopes = -_slopes(np.log(sizes), logs)
     late_slopes = -_slopes(np.log(sizes[late]), logs[:, :, late])
@@ -322,35 +309,6 @@ TASKS = (TOKEN, NEIGHBOUR, CLASS)
 RULES = ("fitted", "1/2", "1", "no change")
 
 
-#: The authors' sizes: 64 to 4,096, 20 of them.
-AUTHORS = geometric(64, 4_096, 20)
-
-
-def tokens_units(settings: PaperSettings) -> list[Unit]:
-    """One unit per passage of the decoder; smaller sizes than ``first`` are not fitted.
-
-    There the loss is near its ceiling.
-    """
-    passages, context, queries, sizes, draws = {
-        "quick": (11, 256, 48, [16, 64, 192, 512, 2_048], 1),
-        "standard": (32, 384, 64, [16, 64, 128, 256, 512, 2_048], 1),
-        "paper": (48, 4_096, 128, AUTHORS, 20),
-    }[settings.scale]
-    options = {"passages": passages, "context": context, "queries": queries, "first": 64}
-    return [{"passage": i, "sizes": sizes, "draws": draws} | options for i in range(passages)]
-
-
-def texts_units(settings: PaperSettings) -> list[Unit]:
-    """One unit per five texts of the encoder."""
-    texts, sizes, first, draws = {
-        "quick": (40, [8, 32, 96, 256, 1_024], 32, 2),
-        "standard": (100, [8, 32, 64, 128, 256, 1_024], 32, 4),
-        "paper": (100, AUTHORS, 64, 20),
-    }[settings.scale]
-    options = {"texts": texts, "context": 128, "sizes": sizes, "first": first, "draws": draws}
-    return [{"start": i} | options for i in range(0, texts, TOGETHER)]
-
-
 def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
     """Next tokens of a decoder on one passage, against the dense model's and the text's."""
     from esscher.engine.reading import PassageReader
@@ -370,7 +328,7 @@ def measure_tokens(unit: Unit, settings: PaperSettings) -> Answers:
     loss, accuracy = np.empty((2, 1, 1, len(draws), len(sizes)))
     for draw in draws:
         for j, n in enumerate(sizes):
-            drawn = SampledKeys(certain, settings.seed, "downstream tokens", number, draw, n)
+            drawn = sampled_keys(certain, (settings.seed, "downstream tokens", number, draw), n)
             answers = _end(reader, drawn).argmax(dim=-1)
             loss[0, 0, draw, j] = float((answers != dense).double().mean())
             accuracy[0, 0, draw, j] = float((answers == truth).double().mean())
@@ -397,7 +355,8 @@ def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
         certain[0] = True
         for draw in draws:
             for j, n in enumerate(sizes):
-                drawn = SampledKeys(certain, settings.seed, "downstream texts", number, draw, n)
+                key = (settings.seed, "downstream texts", number, draw)
+                drawn = sampled_keys(certain, key, n)
                 near, name = texts.answers(number, _unit(_end(reader, drawn).double().numpy()))
                 loss[:, i, draw, j] = near != neighbour, name != named
                 accuracy[:, i, draw, j] = texts.labels[near] == label, name == label
@@ -406,30 +365,28 @@ def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
     return data
 
 
-class SampledKeys:
+def sampled_keys(certain: Any, key: tuple[Any, ...], n: int) -> Callable[[Any], Tensor]:
     """Attention to keys that are kept for certain and n draws of the others, new in every layer.
 
-    Draws are a function of (seed, purpose, text, draw, layer), and those of n the first n of them.
+    Draws are a function of the key (a seed, a purpose and numbers) and the layer; those of n are
+    the first n of them.
     """
+    import torch
 
-    def __init__(self, certain: Any, seed: int, purpose: str, text: int, draw: int, n: int) -> None:
-        self._certain, self._others = certain, np.flatnonzero(~certain)
-        self._key, self._n = (seed, purpose, text, draw), n
+    from esscher.studies.deep.sampling import sampled_attention
 
-    def __call__(self, inputs: Any) -> Tensor:
-        """Output of a layer."""
-        import torch
+    others = np.flatnonzero(~certain)
 
-        from esscher.studies.deep.sampling import sampled_attention
+    def attention(inputs: Any) -> Tensor:
+        stream = random_stream(*key, inputs.layer)
+        drawn = others[stream.integers(len(others), size=n)]
+        times = torch.from_numpy(np.bincount(drawn, minlength=len(certain)))
+        return sampled_attention(inputs, torch.from_numpy(certain), times)
 
-        seed, purpose, text, draw = self._key
-        stream = random_stream(seed, purpose, text, draw, inputs.layer)
-        drawn = self._others[stream.integers(len(self._others), size=self._n)]
-        times = torch.from_numpy(np.bincount(drawn, minlength=len(self._certain)))
-        return sampled_attention(inputs, torch.from_numpy(self._certain), times)
+    return attention
 
 
-def _end(reader: PassageReader, attention: SampledKeys | None) -> Tensor:
+def _end(reader: PassageReader, attention: Callable[[Any], Tensor] | None) -> Tensor:
     """What the model says at its end, with sampled attention or its own."""
     import torch
 
@@ -602,32 +559,12 @@ def _data_of(
     return data
 
 
-def sparse_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit: a few layers of the decoder."""
-    context, passages, layers, queries = {
-        "quick": (512, 6, [2, 12, 22], 24),
-        "standard": (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
-        "paper": (3_000, 24, list(range(30)), 64),
-    }[settings.scale]
-    return [{"context": context, "passages": passages, "layers": layers, "query_count": queries}]
-
-
 def measure_sparse(unit: Unit, settings: PaperSettings) -> Patterns:
     """Exponents of sparse patterns beside that of a random choice of as many keys."""
     from esscher.studies.sparse import sparse
 
     data = _data_of(sparse, settings.decoder, settings, unit, patterns=PATTERNS)
     return Patterns(data[["exponent", "difference"]].sel(metric="map", drop=True))
-
-
-def depth_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit: passages through the whole decoder."""
-    context, passages, draws = {
-        "quick": (192, 8, 1),
-        "standard": (384, 12, 1),
-        "paper": (2_048, 32, 4),
-    }[settings.scale]
-    return [{"context": context, "passages": passages, "draws": draws}]
 
 
 def measure_depth(unit: Unit, settings: PaperSettings) -> Depth:
@@ -639,38 +576,18 @@ def measure_depth(unit: Unit, settings: PaperSettings) -> Depth:
     return Depth(data[["error", "exponent"]].isel(curve=0, drop=True))
 
 
-def tails_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit: verdicts need heads of all layers, over which halves of the text agree."""
-    tokens, layers = {
-        "quick": (4_096, [0, 3]),
-        "standard": (16_384, list(range(6))),
-        "paper": (65_536, list(range(6))),
-    }[settings.scale]
-    return [{"tokens": tokens, "layers": layers, "context": 128}]
-
-
-def measure_tails(unit: Unit, settings: PaperSettings) -> Tails:
+def measure_tails(unit: Unit, settings: PaperSettings) -> Heads:
     """The worst direction of every head's keys: its sub-Gaussian parameter and type of tail."""
     from esscher.studies.tails import tails
 
     keys = _data_of(tails, settings.encoder, settings, unit)[["proxy", "verdict"]]
-    data = Tails(keys.sel(subset="text", part="both", drop=True))
+    data = Heads(keys.sel(subset="text", part="both", drop=True))
     verdicts = data.verdict.values
     data.verdict = np.reshape([kind_of(verdict) for verdict in verdicts.flat], verdicts.shape)
     return data
 
 
-def domains_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit: the text against program text."""
-    layers, tokens, blocks = {
-        "quick": ([1, 4], 500, 6),
-        "standard": (list(range(6)), 2_000, 8),
-        "paper": (list(range(6)), 4_000, 12),
-    }[settings.scale]
-    return [{"layers": layers, "block_tokens": tokens, "blocks": blocks}]
-
-
-def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
+def measure_domains(unit: Unit, settings: PaperSettings) -> Heads:
     """Tokens that each head needs for 10% error, on two corpora."""
     from esscher.studies.domains import domains
 
@@ -678,20 +595,88 @@ def measure_domains(unit: Unit, settings: PaperSettings) -> Domains:
     texts = {"text": settings.text, "other": other}
     data = _data_of(domains, settings.encoder, settings, unit, texts)
     data = data[["share", "verdict", "effect"]].sel(statistic="tokens", drop=True)
-    return Domains(data.isel(pair=0, drop=True))
+    return Heads(data.isel(pair=0, drop=True))
 
 
-def _alone(kind: Any) -> Any:
-    """The summary of a measurement of one unit."""
-    return lambda units, cells, settings: kind(cells[0])
-
-
+#: The authors' sizes: 64 to 4,096, 20 of them.
+AUTHORS = geometric(64, 4_096, 20)
+SCALES: dict[str, dict[str, Unit]] = {
+    "causal": {
+        scale: {
+            "head": range(heads),
+            "heads": heads,
+            "tokens": tokens,
+            "sizes": [2**power for power in range(5, last + 1)],
+            "replicates": replicates,
+        }
+        for scale, heads, tokens, last, replicates in (
+            ("quick", 16, 1_024, 15, 6),
+            ("standard", 24, 2_048, 15, 12),
+            ("paper", 60, 4_096, 16, 48),
+        )
+    },
+    "tokens": {
+        scale: {
+            "passage": range(passages),
+            "passages": passages,
+            "context": context,
+            "queries": queries,
+            "sizes": sizes,
+            "draws": draws,
+            "first": 64,  # smaller sizes are not fitted: the loss is near its ceiling
+        }
+        for scale, passages, context, queries, sizes, draws in (
+            ("quick", 11, 256, 48, [16, 64, 192, 512, 2_048], 1),
+            ("standard", 32, 384, 64, [16, 64, 128, 256, 512, 2_048], 1),
+            ("paper", 48, 4_096, 128, AUTHORS, 20),
+        )
+    },
+    "texts": {
+        scale: {
+            "start": range(0, texts, TOGETHER),
+            "texts": texts,
+            "context": 128,
+            "sizes": sizes,
+            "draws": draws,
+            "first": first,
+        }
+        for scale, texts, sizes, first, draws in (
+            ("quick", 40, [8, 32, 96, 256, 1_024], 32, 2),
+            ("standard", 100, [8, 32, 64, 128, 256, 1_024], 32, 4),
+            ("paper", 100, AUTHORS, 64, 20),
+        )
+    },
+    "sparse": {
+        scale: {"context": context, "passages": passages, "layers": layers, "query_count": queries}
+        for scale, context, passages, layers, queries in (
+            ("quick", 512, 6, [2, 12, 22], 24),
+            ("standard", 1_024, 12, [0, 6, 12, 18, 24, 29], 48),
+            ("paper", 3_000, 24, list(range(30)), 64),
+        )
+    },
+    "depth": {
+        "quick": {"context": 192, "passages": 8, "draws": 1},
+        "standard": {"context": 384, "passages": 12, "draws": 1},
+        "paper": {"context": 2_048, "passages": 32, "draws": 4},
+    },
+    # verdicts need heads of all layers, over which halves of the text agree
+    "tails": {
+        "quick": {"tokens": 4_096, "layers": [0, 3], "context": 128},
+        "standard": {"tokens": 16_384, "layers": [0, 1, 2, 3, 4, 5], "context": 128},
+        "paper": {"tokens": 65_536, "layers": [0, 1, 2, 3, 4, 5], "context": 128},
+    },
+    "domains": {
+        "quick": {"layers": [1, 4], "block_tokens": 500, "blocks": 6},
+        "standard": {"layers": [0, 1, 2, 3, 4, 5], "block_tokens": 2_000, "blocks": 8},
+        "paper": {"layers": [0, 1, 2, 3, 4, 5], "block_tokens": 4_000, "blocks": 12},
+    },
+}
 MEASUREMENTS = {
-    "causal": Measurement(causal_units, measure_causal, summarise_causal),
-    "tokens": Measurement(tokens_units, measure_tokens, summarise_answers),
-    "texts": Measurement(texts_units, measure_texts, summarise_answers),
-    "sparse": Measurement(sparse_units, measure_sparse, _alone(Patterns)),
-    "depth": Measurement(depth_units, measure_depth, _alone(Depth)),
-    "tails": Measurement(tails_units, measure_tails, _alone(Tails)),
-    "domains": Measurement(domains_units, measure_domains, _alone(Domains)),
+    "causal": Measurement(SCALES["causal"], measure_causal, summarise_causal, ("head",)),
+    "tokens": Measurement(SCALES["tokens"], measure_tokens, summarise_answers, ("passage",)),
+    "texts": Measurement(SCALES["texts"], measure_texts, summarise_answers, ("start",)),
+    "sparse": Measurement(SCALES["sparse"], measure_sparse, ""),
+    "depth": Measurement(SCALES["depth"], measure_depth, ""),
+    "tails": Measurement(SCALES["tails"], measure_tails, ""),
+    "domains": Measurement(SCALES["domains"], measure_domains, ""),
 }

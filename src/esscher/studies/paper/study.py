@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from msgspec import Meta
@@ -17,7 +18,7 @@ from esscher.core.codec import Name, Record
 from esscher.core.errors import InputError
 from esscher.core.options import Seed, option
 from esscher.core.shown import shortened
-from esscher.core.variables import Data, group, section, var
+from esscher.core.variables import Data, group, joined, section, var
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.result import NotFinished, Result
 from esscher.runs.study import OneBatch, Setup, Study
@@ -29,22 +30,11 @@ Scale: TypeAlias = Literal["quick", "standard", "paper"]
 #: The claims in the order of the page. The first eight are the paper's; what it leaves open, and
 #: what came after it, follow.
 NAMES = (
-    "limit",
-    "ball",
-    "moments",
-    "bound",
-    "reference",
-    "ablation",
-    "hardmax",
-    "heads",
-    "downstream",
-    "sparse",
-    "depth",
-    "tails",
-    "together",
-    "domains",
-    "causal",
+    *("limit", "ball", "moments", "bound", "reference", "ablation", "hardmax", "heads"),
+    *("downstream", "sparse", "depth", "tails", "together", "domains", "causal"),
 )
+#: Tokens that BigBird reads at a time: encoders that read as many are measured like it.
+LONG_CONTEXT = 4_096
 #: Claims for which no model is loaded.
 SYNTHETIC = ("limit", "ball", "moments", "reference")
 #: The models and the text unless others are given.
@@ -54,25 +44,11 @@ ENCODER, DECODER, TEXT = "demo:minilm", "demo:smollm2", "demo:docs"
 # -- cells, and summaries that are no more than cells side by side
 
 
-class LimitErrors(Data):
-    """Outputs of attention over n tokens of a law at one tilt, less their limit."""
+class Errors(Data):
+    """Errors of laws, radii, scales or heads in replicates: the cell of most measurements."""
 
-    error = var("law replicate size", help="distance from the limit")
-    along = var("law replicate size", help="difference from the limit along the tilt")
-    constant = var("law", help="limit of n times the mean squared distance, from K")
-
-
-class BallErrors(Data):
-    """Suprema of the map's error over balls of tilts."""
-
-    error = var("radius replicate size")
-    paper_bound = var("radius size", help="C(R)/sqrt(n)")
-
-
-class SupportErrors(Data):
-    """Errors for tokens of bounded support."""
-
-    error = var("law metric radius replicate size")
+    error = var("item metric replicate size")
+    expected = var("item metric size", help="what theory says of them", optional=True)
 
 
 class Hardmax(Data):
@@ -84,14 +60,6 @@ class Hardmax(Data):
     leading = var("size", help="leading term as n grows")
     power = var("bound", help="of 1/ln n, fitted to simulations")
     exact_power = var(help="the same of the exact values at these sizes")
-
-
-class SweepErrors(Data):
-    """Errors of a block of replicates at all scales of a sweep, which share their tokens."""
-
-    error = var("metric alpha replicate size")
-    predicted = var("metric alpha size", help="errors predicted from the law of the tokens")
-    horizon = var("alpha")
 
 
 class Exponents(Data):
@@ -119,28 +87,12 @@ class HeadExponents(Data):
     )
 
 
-class AlphaExponents(Data):
-    """Exponents of heads whose tilts are scaled."""
-
-    fits = group(Exponents, "alpha layer head")
-
-
-class ArgmaxErrors(Data):
-    """Errors of heads that take the key with the largest logit."""
+class HeadErrors(Data):
+    """Exponents of heads whose tilts are scaled, or that take the key with the largest logit."""
 
     fits = group(Exponents, "layer head")
-    error = var("layer head metric size bound", help="relative to the output over all tokens")
-    tokens = var(kind="i", help="tokens of the cloud")
-
-
-class CausalErrors(Data):
-    """Squared errors of heads with and without the mask, over tokens that are drawn."""
-
-    square = var("item curve replicate size", help="of the mean output")
-    first = var("item curve replicate size", help="first-order part of that error")
-    expected = var("item curve size", help="exact expectation of the first-order part")
-    map_square = var("item replicate size", help="of the outputs without mask, mean over queries")
-    position = var("item replicate size", help="of outputs with mask, second half of positions")
+    error = var("layer head metric size bound", help="over the output of all tokens", optional=True)
+    tokens = var(kind="i", help="tokens of the cloud", optional=True)
 
 
 class Answers(Data):
@@ -166,63 +118,39 @@ class Depth(Data):
     exponent = var("layer bound")
 
 
-class Tails(Data):
-    """The worst direction of every head's keys."""
+class Heads(Data):
+    """What the studies of tails and of domains say of every head."""
 
-    proxy = var("layer head bound", help="sub-Gaussian parameter over the variance")
-    verdict = var("layer head", kind="U", help="type of the tail")
-
-
-class Domains(Data):
-    """Tokens for 10% error on two kinds of text."""
-
-    share = var("layer head", help="of the variance between blocks that the corpus explains")
-    effect = var("layer head bound", help="ratio of the numbers of tokens")
-    verdict = var("layer head", kind="U")
+    verdict = var("layer head", kind="U", help="type of the tail; whether numbers of tokens differ")
+    proxy = var("layer head bound", help="sub-Gaussian parameter over the variance", optional=True)
+    effect = var("layer head bound", help="ratio of tokens for 10% error", optional=True)
+    share = var("layer head", help="of variance that the corpus explains", optional=True)
 
 
 # -- summaries
 
 
-class Limit(Data):
-    """Errors by law and size, and what is said of them at the largest size."""
-
-    error = var("law size", help="root mean square distance from the limit")
-    standard_error = var("law size")
-    expected = var("law size", help="the same from K, to first order")
-    exponent = var("law bound")
-    z = var("law", help="mean difference from the limit along the tilt, in standard errors")
-    constant_ratio = var("law", help="n times the mean squared error, over its limit")
-    constant_error = var("law", help="standard error of that")
-    refused = var(kind="b", help="whether Student tokens are said to have no limit")
-
-
 class Growth(Data):
     """Growth of a constant C(R): as a power of R, or exponentially."""
 
+    constant = var("... radius bound", help="sqrt(n) times the error, 2 standard errors")
     power = var("... bound", help="slope of ln C against ln R")
     rate = var("...", help="slope of ln C against R")
     share = var("...", help="share of resamples in which the power leaves smaller residuals")
 
 
-class Ball(Data):
-    """Suprema by radius and size, and how their constant grows."""
+class Curves(Data):
+    """Errors by size, and how fast they fall."""
 
-    error = var("radius size", help="mean supremum")
-    standard_error = var("radius size")
-    paper_bound = var("radius size", help="C(R)/sqrt(n)")
-    exponent = var("radius bound")
-    constant = var("radius", help="sqrt(n) times the mean supremum at the largest size")
-    constant_error = var("radius", help="standard error of that")
-    growth = group(Growth)
-
-
-class Support(Data):
-    """Constants against the size of the support."""
-
-    constant = var("law metric radius bound", help="sqrt(n) times the error, 2 standard errors")
-    growth = group(Growth, "law metric")
-    largest = var(kind="i", help="largest number of tokens")
+    error = var("... size", help="mean over replicates; of limit, root mean square")
+    standard_error = var("... size", optional=True)
+    expected = var("... size", help="from K to first order; of ball, C(R)/sqrt(n)", optional=True)
+    exponent = var("... bound")
+    z = var("...", help="mean difference from the limit, in standard errors", optional=True)
+    ratio = var("...", help="n times the mean squared error, over its limit", optional=True)
+    ratio_error = var("...", help="standard error of that", optional=True)
+    refused = var(kind="b", help="whether Student tokens are said to have no limit", optional=True)
+    growth = group(Growth, optional=True)
 
 
 class Sweeps(Data):
@@ -288,18 +216,19 @@ class PaperData(Data):
     check_rule = var("check", "rule", kind="U", terminal="rule")
     counts = var("check", kind="b", help="whether the verdict on the claim depends on it")
     heads = group(HeadExponents, optional=True)
-    limit = section(Limit)
-    ball = section(Ball)
-    moments = section(Support)
+    windows = section(Curves)
+    limit = section(Curves, "law")
+    ball = section(Curves, "radius")
+    moments = section(Growth, "law metric")
     gaussian = section(Sweeps)
     ablation = section(Sweeps)
     hardmax = section(Hardmax)
-    argmax = section(ArgmaxErrors)
-    alpha = section(AlphaExponents)
+    argmax = section(HeadErrors)
+    alpha = section(Exponents, "alpha layer head")
     sparse = section(Patterns)
     depth = section(Depth)
-    tails = section(Tails)
-    domains = section(Domains)
+    tails = section(Heads)
+    domains = section(Heads)
     causal = section(Causal)
     tokens = section(Losses)
     texts = section(Losses)
@@ -307,20 +236,16 @@ class PaperData(Data):
 
 #: Variables of the cells of every measurement.
 CELLS: dict[str, type[Data]] = {
-    "limit": LimitErrors,
-    "ball": BallErrors,
-    "moments": SupportErrors,
-    "gaussian": SweepErrors,
-    "ablation": SweepErrors,
+    **dict.fromkeys(("limit", "ball", "moments", "gaussian", "ablation"), Errors),
+    **dict.fromkeys(("windows", "causal"), Errors),
     "hardmax": Hardmax,
     "heads": HeadExponents,
-    "alpha": AlphaExponents,
-    "argmax": ArgmaxErrors,
+    "alpha": HeadErrors,
+    "argmax": HeadErrors,
     "sparse": Patterns,
     "depth": Depth,
-    "tails": Tails,
-    "domains": Domains,
-    "causal": CausalErrors,
+    "tails": Heads,
+    "domains": Heads,
     "tokens": Answers,
     "texts": Answers,
 }
@@ -334,6 +259,8 @@ class PaperSettings(Record, frozen=True, kw_only=True):
     encoder: Name
     decoder: Name
     text: Name
+    #: Whether the encoder's heads are measured as the authors measured those of BigBird.
+    long: bool = False
     seed: int
 
 
@@ -347,17 +274,32 @@ class Measurement:
 
     Attributes
     ----------
-    units
-        Options of every unit.
+    scales
+        Options of its units, by scale; at the scale "long" stand those of encoders that read long
+        passages, if others than the scale's.
     measure
         Measures a unit: a cell.
     summary
-        Puts all units and their cells together: a section of the result.
+        Puts all units and their cells together: a section of the result. Or the axis along which
+        cells are put side by side; "" where there is one.
+    over
+        Options that have a list of values, of which each unit has one.
     """
 
-    units: Callable[[PaperSettings], Sequence[Unit]]
+    scales: Mapping[str, Unit | Sequence[Unit]]
     measure: Callable[[Unit, PaperSettings], Data]
-    summary: Callable[[Sequence[Unit], Sequence[xr.Dataset], PaperSettings], Data]
+    summary: Callable[[Sequence[Unit], Sequence[xr.Dataset], PaperSettings], Data] | str
+    over: tuple[str, ...] = ()
+
+    def units(self, settings: PaperSettings) -> list[Unit]:
+        """Return the options of every unit: of some measurements there are none at most scales."""
+        scale = "long" if settings.long and "long" in self.scales else settings.scale
+        options = self.scales.get(scale, ())
+        return [
+            every | dict(zip(self.over, values, strict=True))
+            for every in ([options] if isinstance(options, dict) else options)
+            for values in product(*(every[name] for name in self.over))
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,17 +364,19 @@ class PaperStudy(Study[PaperSettings]):
                     f"there is no claim {shortened(name)}; choose from {', '.join(NAMES)}"
                 )
         chosen = tuple(name for name in NAMES if name in (self.claims or NAMES))
-        models = {"encoder": ENCODER, "decoder": DECODER}
+        models, long = {"encoder": ENCODER, "decoder": DECODER}, False
         if self.model is not None:
             from esscher.engine.models.choice import ModelChoice
 
-            causal = ModelChoice(self.model).outline.causal
-            models["decoder" if causal else "encoder"] = self.model
+            outline = ModelChoice(self.model).outline
+            models["decoder" if outline.causal else "encoder"] = self.model
+            reads_long = not outline.causal and outline.max_positions >= LONG_CONTEXT
+            long = self.scale == "paper" and reads_long
         if not set(chosen) <= set(SYNTHETIC):
             from esscher.engine.text.documents import check_text
 
             check_text(self.text, None)
-        return self.settings_with(claims=chosen, **models)
+        return self.settings_with(claims=chosen, long=long, **models)
 
     def prepare(self, executor: CellExecutor) -> OneBatch:
         """Make a task of every unit."""
@@ -462,7 +406,12 @@ class PaperStudy(Study[PaperSettings]):
             there = [cell for _, cell in pairs if cell is not None]
             if len(there) == len(pairs):
                 units = [unit for unit, _ in pairs]
-                summary = MEASUREMENTS[name].summary(units, there, setup.settings)
+                summary: Any = MEASUREMENTS[name].summary
+                if callable(summary):
+                    summary = summary(units, there, setup.settings)
+                else:
+                    whole = joined(there, summary).sortby(summary) if summary else there[0]
+                    summary = CELLS[name](whole)
                 if name == "heads":
                     data.dataset.update(summary.dataset)
                 else:

@@ -16,7 +16,7 @@ from esscher.engine.attention import attention_statistics
 from esscher.math.heads import Head, gaussian_head, weight_head
 from esscher.math.laws import FiniteTokens, Gaussian, Law, Sphere, standard_law
 from esscher.math.limits import NoLimit, limit_moments
-from esscher.math.statistics import LEVEL, Rate, fit_rate, resample, resampling_counts
+from esscher.math.statistics import LEVEL, Rate, fit_rate, resampling_counts
 from esscher.math.statistics.intervals import FEWEST
 from esscher.math.theory import (
     hardmax_curve,
@@ -26,17 +26,12 @@ from esscher.math.theory import (
     moment_curves,
 )
 from esscher.studies.paper.study import (
-    Ball,
-    BallErrors,
+    Curves,
+    Errors,
     Growth,
     Hardmax,
-    Limit,
-    LimitErrors,
     Measurement,
     PaperSettings,
-    Support,
-    SupportErrors,
-    SweepErrors,
     Sweeps,
     Unit,
 )
@@ -54,14 +49,14 @@ def geometric(low: float, high: float, count: int) -> list[int]:
     return [int(n) for n in np.unique(np.geomspace(low, high, count).round())]
 
 
-def side_by_side(cells: Sequence[xr.Dataset], *axes: str) -> xr.Dataset:
-    """Return cells side by side along axes; their labels along the first of two come in groups."""
-    if len(axes) == 1:
-        return joined(cells, axes[0])
+def errors_by(
+    units: Sequence[Unit], cells: Sequence[xr.Dataset], option: str, axis: str
+) -> dict[Any, xr.Dataset]:
+    """Return cells by the value of an option of their units, those of one value side by side."""
     groups: dict[Any, list[xr.Dataset]] = {}
-    for cell in cells:
-        groups.setdefault(cell[axes[0]].item(), []).append(cell)
-    return joined([side_by_side(group, *axes[1:]) for group in groups.values()], axes[0])
+    for unit, cell in zip(units, cells, strict=True):
+        groups.setdefault(unit[option], []).append(cell)
+    return {value: joined(group, axis) for value, group in groups.items()}
 
 
 # -- limit: Monte Carlo at growing n against the closed form
@@ -69,6 +64,8 @@ def side_by_side(cells: Sequence[xr.Dataset], *axes: str) -> xr.Dataset:
 #: Laws with a closed form; ``finite`` is a set of 50 tokens.
 LAWS = ("gaussian", "mixture", "sphere", "cube", "signs", "laplace", "finite")
 LAW_DIM = 4
+#: Every coordinate of the tilt.
+TILT = 0.3
 
 
 def token_law(name: str) -> Law:
@@ -78,27 +75,12 @@ def token_law(name: str) -> Law:
     return standard_law(name, LAW_DIM)
 
 
-def limit_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit per law."""
-    sizes, replicates = {
-        "quick": (geometric(300, 30_000, 5), 200),
-        "standard": (geometric(300, 100_000, 6), 400),
-        "paper": (geometric(300, 1_000_000, 8), 1_000),
-    }[settings.scale]
-    return [{"law": law, "sizes": sizes, "replicates": replicates} for law in LAWS]
-
-
-def measure_limit(unit: Unit, settings: PaperSettings) -> LimitErrors:
-    """Softmax over n tokens of a law at one tilt, against grad K; nested sizes share tokens.
-
-    The error's variance times n tends to ``E w^2 |X - G|^2 / (E w)^2``, which K gives as well.
-    """
+def measure_limit(unit: Unit, settings: PaperSettings) -> Errors:
+    """Softmax over n tokens of a law at one tilt, against grad K; nested sizes share tokens."""
     law, sizes, replicates = token_law(unit["law"]), unit["sizes"], range(unit["replicates"])
-    tilt = np.full(LAW_DIM, 0.3)
+    tilt = np.full(LAW_DIM, TILT)
     limit = law.tilted_mean(tilt)
-    twice = law.tilted_mean(2 * tilt)
-    spread = np.trace(law.tilted_covariance(2 * tilt)) + np.sum((twice - limit) ** 2)
-    distance, along = np.empty((2, 1, len(replicates), len(sizes)))
+    errors = np.empty((1, 2, len(replicates), len(sizes)))
     for replicate in replicates:
         rng = random_stream(settings.seed, "limit", LAWS.index(unit["law"]), replicate)
         tokens = law.sample(sizes[-1], rng)
@@ -106,34 +88,46 @@ def measure_limit(unit: Unit, settings: PaperSettings) -> LimitErrors:
         total, products = np.cumsum(weights), np.cumsum(weights[:, None] * tokens, axis=0)
         for j, n in enumerate(sizes):
             error = products[n - 1] / total[n - 1] - limit
-            distance[0, replicate, j] = float(error @ error) ** 0.5
-            along[0, replicate, j] = float(error @ tilt) / float(np.linalg.norm(tilt))
-    data = LimitErrors.new(law=[unit["law"]], replicate=replicates, size=sizes)
-    data.error, data.along = distance, along
-    data.constant = [np.exp(law.log_mgf(2 * tilt) - 2 * law.log_mgf(tilt)) * spread]
+            errors[0, :, replicate, j] = (
+                float(error @ error) ** 0.5,
+                float(error @ tilt) / float(np.linalg.norm(tilt)),
+            )
+    metrics = ["distance", "along the tilt"]
+    data = Errors.new(item=[0], metric=metrics, replicate=replicates, size=sizes)
+    data.error = errors
     return data
 
 
 def summarise_limit(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
-) -> Limit:
-    """Mean errors by size; at the largest one the distance from the limit, and the constant."""
-    raw = LimitErrors(joined(cells, "law"))
-    sizes, errors = raw.dataset["size"].values, raw.error.values  # [law, replicate, size]
-    count, constants = errors.shape[1], raw.constant.values[:, None]
-    root = count**0.5
-    data = Limit.like(raw, "law", "size")
+) -> Curves:
+    """Mean errors by size; at the largest one the distance from the limit, and the constant.
+
+    The error's variance times n tends to ``E w^2 |X - G|^2 / (E w)^2``, which K gives as well.
+    """
+    names, tilt = [unit["law"] for unit in units], np.full(LAW_DIM, TILT)
+    sizes = cells[0]["size"].values
+    errors, along = (
+        np.concatenate([cell["error"].values[:, metric] for cell in cells]) for metric in (0, 1)
+    )  # [law, replicate, size]
+    constants = np.empty((len(names), 1))
+    for i, law in enumerate(map(token_law, names)):
+        gap = law.tilted_mean(2 * tilt) - law.tilted_mean(tilt)
+        spread = np.trace(law.tilted_covariance(2 * tilt)) + np.sum(gap**2)
+        constants[i] = np.exp(law.log_mgf(2 * tilt) - 2 * law.log_mgf(tilt)) * spread
+    root = errors.shape[1] ** 0.5
+    data = Curves.new("law", law=names, size=sizes)
     squares = errors**2
     data.error = np.sqrt(squares.mean(axis=1))
     data.standard_error = squares.std(axis=1, ddof=1) / root / (2 * data.error.values)
     data.expected = (constants / sizes) ** 0.5
     rates = [fit_rate(replicates, sizes, seed=settings.seed) for replicates in errors]
     data.exponent = [bounds(rate.exponent, rate.interval) for rate in rates]
-    along = raw.along.values[:, :, -1]
+    along = along[:, :, -1]
     data.z = along.mean(axis=1) / along.std(axis=1, ddof=1) * root
     relative = sizes[-1] * squares[:, :, -1] / constants
-    data.constant_ratio = relative.mean(axis=1)
-    data.constant_error = relative.std(axis=1, ddof=1) / root
+    data.ratio = relative.mean(axis=1)
+    data.ratio_error = relative.std(axis=1, ddof=1) / root
     identity = np.eye(LAW_DIM)
     student = weight_head(standard_law("student", LAW_DIM), query=identity, key=identity)
     data.refused = isinstance(limit_moments(student), NoLimit)
@@ -143,7 +137,7 @@ def summarise_limit(
 # -- growth of a constant with the size of the support: as a power, or exponentially
 
 
-def set_growth(data: Growth, radii: Array, errors: Array, seed: int) -> None:
+def set_growth(data: Growth, radii: Array, errors: Array, size: float, seed: int) -> None:
     """Compare a power law of R with an exponential.
 
     Parameters
@@ -152,8 +146,9 @@ def set_growth(data: Growth, radii: Array, errors: Array, seed: int) -> None:
         Where the answer is set.
     radii
         Sizes R of the support.
-    errors
-        Axes [..., replicate, radius]; replicates are resampled for all radii together.
+    errors, size
+        At one number of tokens, axes [..., replicate, radius]; replicates are resampled for all
+        radii together.
     seed
         Seed of the resampling.
     """
@@ -173,6 +168,10 @@ def set_growth(data: Growth, radii: Array, errors: Array, seed: int) -> None:
         share = float(np.mean(power < exponential))
         return bounds(slopes[0][0], ends.tolist()), float(slopes[1][0]), share
 
+    by_radius = np.ascontiguousarray(errors.swapaxes(-1, -2))
+    level = by_radius.mean(axis=-1) * size**0.5
+    half = 2 * by_radius.std(axis=-1, ddof=1) * (size / count) ** 0.5
+    data.constant = np.stack([level, level - half, level + half], axis=-1)
     lead = errors.shape[:-2]
     answers = [growth(errors[place]) for place in np.ndindex(lead)]
     power, rate, share = zip(*answers, strict=True)
@@ -185,43 +184,31 @@ def set_growth(data: Growth, radii: Array, errors: Array, seed: int) -> None:
 BALL_DIM = 3
 
 
-def ball_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit per radius and size."""
-    radii, sizes, replicates = {
-        "quick": ([1.0, 2.0, 4.0, 8.0, 16.0], geometric(200, 3_200, 4), 24),
-        "standard": ([0.5, 1.0, 2.0, 4.0, 8.0, 16.0], geometric(200, 10_000, 5), 64),
-        "paper": ([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0], geometric(200, 100_000, 8), 200),
-    }[settings.scale]
-    return [{"radius": T, "n": n, "replicates": replicates} for T in radii for n in sizes]
-
-
-def measure_ball(unit: Unit, settings: PaperSettings) -> BallErrors:
+def measure_ball(unit: Unit, settings: PaperSettings) -> Errors:
     """Supremum of the map's error over |t| <= R, tokens uniform on the unit sphere."""
     radius, n, replicates = unit["radius"], unit["n"], unit["replicates"]
     seed = settings.seed + round(1000 * radius)
     suprema = measured_supremum(Sphere(BALL_DIM, 1.0), radius, n, replicates, seed)
-    data = BallErrors.new(radius=[radius], size=[n], replicate=range(replicates))
-    data.error = suprema[None, :, None]
-    data.paper_bound = [[np.exp(log_ball_bound(1.0, radius, mean_norm=0.0) - np.log(n) / 2)]]
+    data = Errors.new(item=[0], metric=["supremum"], replicate=range(replicates), size=[n])
+    data.error = suprema[None, None, :, None]
     return data
 
 
 def summarise_ball(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
-) -> Ball:
+) -> Curves:
     """Mean suprema with the bound; exponents, constants, and how the constants grow."""
-    raw = BallErrors(side_by_side(cells, "radius", "size"))
-    sizes, errors = raw.dataset["size"].values, raw.error.values  # [radius, replicate, size]
-    data = Ball.like(raw, "radius", "size")
-    data.error = errors.mean(axis=1)
+    raw = errors_by(units, cells, "radius", "size")
+    radii, sizes = np.array(list(raw)), next(iter(raw.values()))["size"].values
+    errors = np.concatenate([cell["error"].values[:, 0] for cell in raw.values()])
+    data = Curves.new("radius", radius=radii, size=sizes)
+    data.error = errors.mean(axis=1)  # of axes [radius, replicate, size]
     data.standard_error = errors.std(axis=1, ddof=1) / errors.shape[1] ** 0.5
-    data.paper_bound = raw.paper_bound
+    bounds_ = np.array([log_ball_bound(1.0, radius, mean_norm=0.0) for radius in radii])
+    data.expected = np.exp(bounds_[:, None] - np.log(sizes) / 2)
     rates = [fit_rate(replicates, sizes, seed=settings.seed) for replicates in errors]
     data.exponent = [bounds(rate.exponent, rate.interval) for rate in rates]
-    data.constant = data.error[:, -1] * sizes[-1] ** 0.5
-    data.constant_error = data.standard_error[:, -1] * sizes[-1] ** 0.5
-    radii = raw.dataset["radius"].values
-    set_growth(data.growth, radii, errors[:, :, -1].T, settings.seed)
+    set_growth(data.growth, radii, errors[:, :, -1].T, float(sizes[-1]), settings.seed)
     return data
 
 
@@ -230,21 +217,6 @@ def summarise_ball(
 SUPPORT_LAWS = ("truncated Gaussian", "sphere", "cube")
 #: All in three dimensions with logits <x, y>/sqrt(3), the scaling of attention.
 SUPPORT_DIM = 3
-
-
-def moments_units(settings: PaperSettings) -> list[Unit]:
-    """Return one unit per law and block of replicates."""
-    sizes, replicates, block, count = {
-        "quick": ([125, 1_000], 48, 24, 7),
-        "standard": ([500, 4_000], 96, 16, 9),
-        "paper": ([2_000, 16_000], 400, 8, 13),
-    }[settings.scale]
-    radii = [float(R) for R in np.geomspace(0.5, 8.0, count).round(3)]
-    return [
-        {"law": law, "radii": radii, "sizes": sizes, "first": first, "replicates": block}
-        for law in SUPPORT_LAWS
-        for first in range(0, replicates, block)
-    ]
 
 
 def langevin(s: Array) -> Array:
@@ -293,11 +265,11 @@ def support_law(law: str, radius: float, draws: Array) -> tuple[Array, Array, fl
     return norms[:, None] * units, curve(norms * scale)[:, None] * units, square / SUPPORT_DIM
 
 
-def measure_moments(unit: Unit, settings: PaperSettings) -> SupportErrors:
+def measure_moments(unit: Unit, settings: PaperSettings) -> Errors:
     """Errors of mean, covariance and map, tokens as queries, for every R."""
     law, radii, sizes = unit["law"], unit["radii"], unit["sizes"]
     replicates = range(unit["first"], unit["first"] + unit["replicates"])
-    errors = np.empty((1, len(METRICS), len(radii), len(replicates), len(sizes)))
+    errors = np.empty((len(radii), len(METRICS), len(replicates), len(sizes)))
     for r, replicate in enumerate(replicates):
         rng = random_stream(settings.seed, "support", SUPPORT_LAWS.index(law), replicate)
         draws = np.column_stack(
@@ -319,45 +291,31 @@ def measure_moments(unit: Unit, settings: PaperSettings) -> SupportErrors:
             assert statistics.map_square is not None  # a limit was given
             square = np.asarray(statistics.map_square).reshape(len(sizes))
             for j in range(len(sizes)):
-                errors[0, :, k, r, j] = (
+                errors[k, :, r, j] = (
                     np.linalg.norm(mean[j]),
                     np.linalg.norm(cov[j]),
                     float(max(square[j], 0.0)) ** 0.5,
                 )
-    data = SupportErrors.new(
-        law=[law], metric=METRICS, radius=radii, replicate=replicates, size=sizes
-    )
+    data = Errors.new(item=range(len(radii)), metric=METRICS, replicate=replicates, size=sizes)
     data.error = errors
     return data
 
 
 def summarise_moments(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
-) -> Support:
+) -> Growth:
     """Constants by radius, and whether they grow as a power of it."""
-    raw = SupportErrors(side_by_side(cells, "law", "replicate"))
-    sizes = raw.dataset["size"].values
-    last = raw.error.values[..., -1]  # [law, metric, radius, replicate]
-    data = Support.like(raw, "law", "metric", "radius")
-    level = last.mean(axis=-1) * sizes[-1] ** 0.5
-    half = 2 * last.std(axis=-1, ddof=1) * (sizes[-1] / last.shape[-1]) ** 0.5
-    data.constant = np.stack([level, level - half, level + half], axis=-1)
-    radii = raw.dataset["radius"].values
-    set_growth(data.growth, radii, np.ascontiguousarray(last.swapaxes(-1, -2)), settings.seed)
-    data.largest = sizes[-1]
+    raw = errors_by(units, cells, "law", "replicate")
+    last = np.stack([cell["error"].values[..., -1] for cell in raw.values()])
+    radii = np.array(units[0]["radii"])
+    data = Growth.new("law", "metric", law=raw, metric=METRICS, radius=radii)
+    # of axes [law, radius, metric, replicate]
+    by_metric = np.ascontiguousarray(last.transpose(0, 2, 3, 1))
+    set_growth(data, radii, by_metric, float(units[0]["sizes"][-1]), settings.seed)
     return data
 
 
 # -- hardmax
-
-
-def hardmax_units(settings: PaperSettings) -> list[Unit]:
-    """Return the sizes and replicates, in one unit."""
-    count, replicates = {"quick": (5, 20_000), "standard": (7, 100_000), "paper": (10, 400_000)}[
-        settings.scale
-    ]
-    sizes = [float(n) for n in np.geomspace(1e3, 1e12, count).round()]
-    return [{"sizes": sizes, "replicates": replicates}]
 
 
 def measure_hardmax(unit: Unit, settings: PaperSettings) -> Hardmax:
@@ -390,59 +348,16 @@ def swept_head(name: str) -> Head:
     return gaussian_head(1.0, int(name.removeprefix("flat-")))
 
 
-def sweep_units(
+def swept(
     name: str, alphas: Iterable[float], sizes: Sequence[int], replicates: int, block: int
-) -> list[Unit]:
-    """Return the blocks of replicates of a sweep, all scales of which share their tokens."""
-    return [
-        {
-            "head": name,
-            "alphas": [float(f"{alpha:.4g}") for alpha in alphas],
-            "sizes": list(sizes),
-            "first": first,
-            "replicates": min(block, replicates - first),
-        }
-        for first in range(0, replicates, block)
-    ]
+) -> Unit:
+    """Options of the blocks of replicates of a sweep, all scales of which share their tokens."""
+    scales = [float(f"{alpha:.4g}") for alpha in alphas]
+    first = range(0, replicates, block)
+    return {"head": name, "alphas": scales, "sizes": sizes, "first": first, "replicates": block}
 
 
-def reference_units(settings: PaperSettings) -> list[Unit]:
-    """Return the authors' setting, and heads on the line and in eight dimensions."""
-    if settings.scale == "quick":
-        sizes = geometric(200, 2_000, 5)
-        return [
-            *sweep_units("authors", np.geomspace(0.5, 50, 4), sizes, 64, 32),
-            *sweep_units("flat-1", (0.5, 1.0, 2.0), sizes, 512, 256),
-            *sweep_units("flat-8", (0.5, 1.0, 2.0), sizes, 128, 128),
-        ]
-    horizons = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-    if settings.scale == "standard":
-        sizes = geometric(300, 10_000, 8)
-        return [
-            *sweep_units("authors", np.geomspace(0.05, 50, 7), sizes, 48, 8),
-            *sweep_units("flat-1", horizons, sizes, 256, 64),
-            *sweep_units("flat-8", horizons, sizes, 64, 16),
-        ]
-    sizes = geometric(1_000, 30_000, 12)
-    return [
-        *sweep_units("authors", np.geomspace(0.05, 50, 12), sizes, 200, 2),
-        *sweep_units("sphere", np.geomspace(10, 1e5, 12), geometric(1e4, 1e5, 12), 200, 1),
-        *sweep_units("flat-1", horizons, sizes, 400, 25),
-        *sweep_units("flat-8", horizons, sizes, 200, 10),
-    ]
-
-
-def ablation_units(settings: PaperSettings) -> list[Unit]:
-    """Return the sweep over alpha from 0.01 to 10."""
-    count, sizes, replicates, block = {
-        "quick": (5, geometric(200, 2_000, 5), 192, 96),
-        "standard": (9, geometric(300, 10_000, 8), 96, 24),
-        "paper": (13, geometric(1_000, 30_000, 12), 200, 10),
-    }[settings.scale]
-    return sweep_units("ablation", np.geomspace(0.01, 10, count), sizes, replicates, block)
-
-
-def measure_sweep(unit: Unit, settings: PaperSettings) -> SweepErrors:
+def measure_sweep(unit: Unit, settings: PaperSettings) -> Errors:
     """Errors of a block of replicates; in the authors' setting with predicted errors beside."""
     head, sizes, first = swept_head(unit["head"]), unit["sizes"], unit["first"]
     result = sweep(
@@ -455,23 +370,23 @@ def measure_sweep(unit: Unit, settings: PaperSettings) -> SweepErrors:
         predict=False,
         progress=False,
     )
-    predicted = np.full((len(METRICS), len(unit["alphas"]), len(sizes)), np.nan)
+    predicted = np.full((len(unit["alphas"]), len(METRICS), len(sizes)), np.nan)
     if unit["head"] == "authors" and first == 0:
         for s, alpha in enumerate(unit["alphas"]):
             scaled = scaled_head(head, alpha)
             moments = moment_curves(scaled, sizes, "tokens", settings.seed)
             cov = moments["cov" if "cov" in moments else "cov_rms"]
             error = map_curve(scaled, sizes, "tokens", settings.seed).error
-            predicted[:, s] = moments["mean"].error, cov.error, error
-    data = SweepErrors.new(
+            predicted[s] = moments["mean"].error, cov.error, error
+    data = Errors.new(
+        item=range(len(unit["alphas"])),
         metric=METRICS,
-        alpha=unit["alphas"],
         replicate=range(first, first + unit["replicates"]),
         size=sizes,
     )
     errors = result["replicate_error"].sel(metric=list(METRICS))
-    data.error = errors.transpose("metric", "alpha", "replicate", "size").values
-    data.predicted, data.horizon = predicted, result["horizon"].values
+    data.error = errors.transpose("alpha", "metric", "replicate", "size").values
+    data.expected = predicted
     return data
 
 
@@ -479,40 +394,34 @@ def summarise_sweeps(
     units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
 ) -> Sweeps:
     """Fit an exponent to every head, scale and metric."""
-    heads = dict.fromkeys(unit["head"] for unit in units)
-    parts = []
-    for name in heads:
-        of_head = [cell for unit, cell in zip(units, cells, strict=True) if unit["head"] == name]
-        raw = SweepErrors(joined(of_head, "replicate"))
-        parts.append(_exponents(name, raw, settings.seed).dataset)
+    seed, parts = settings.seed, []
+    scales = {unit["head"]: unit["alphas"] for unit in units}
+    for name, raw in errors_by(units, cells, "head", "replicate").items():
+        head, alphas, sizes = swept_head(name), scales[name], raw["size"].values
+        data = Sweeps.new(setting=[f"{name} {alpha:g}" for alpha in alphas], metric=METRICS)
+        columns: dict[str, list[Any]] = {
+            key: [] for key in ("exponent", "standard_error", "joint", "late", "late_error")
+        }
+        predicted = np.full((len(alphas), len(METRICS)), np.nan)
+        for m in range(len(METRICS)):
+            errors, expected = raw["error"].values[:, m], raw["expected"].values[:, m]
+            rates = [fit_rate(replicates, sizes, seed=seed) for replicates in errors]
+            late = [fit_rate(replicates[:, -3:], sizes[-3:], seed=seed) for replicates in errors]
+            columns["exponent"].append([bounds(rate.exponent, rate.interval) for rate in rates])
+            columns["standard_error"].append([rate.standard_error for rate in rates])
+            columns["joint"].append(simultaneous_band(errors, sizes, rates, seed))
+            columns["late"].append([rate.exponent for rate in late])
+            columns["late_error"].append([rate.standard_error for rate in late])
+            for s, (rate, theory) in enumerate(zip(rates, expected, strict=True)):
+                if np.isfinite(theory).all():
+                    predicted[s, m] = rate.slope_of(theory[np.isin(sizes, rate.sizes)])
+        for key, values in columns.items():
+            setattr(data, key, np.array(values, float).swapaxes(0, 1))
+        data.predicted, data.tokens, data.scaling = predicted, [name] * len(alphas), alphas
+        data.horizon = [alpha * head.horizon for alpha in alphas]
+        data.dimension = [head.key_dim] * len(alphas)
+        parts.append(data.dataset)
     return Sweeps(joined(parts, "setting"))
-
-
-def _exponents(name: str, raw: SweepErrors, seed: int) -> Sweeps:
-    """Exponents of a head at all of its scales, [setting, metric]."""
-    alphas, sizes = raw.dataset["alpha"].values, raw.dataset["size"].values
-    data = Sweeps.new(setting=[f"{name} {alpha:g}" for alpha in alphas], metric=METRICS)
-    columns: dict[str, list[Any]] = {
-        key: [] for key in ("exponent", "standard_error", "joint", "late", "late_error")
-    }
-    predicted = np.full((len(METRICS), len(alphas)), np.nan)
-    for m, errors in enumerate(raw.error.values):  # [alpha, replicate, size]
-        rates = [fit_rate(replicates, sizes, seed=seed) for replicates in errors]
-        late = [fit_rate(replicates[:, -3:], sizes[-3:], seed=seed) for replicates in errors]
-        columns["exponent"].append([bounds(rate.exponent, rate.interval) for rate in rates])
-        columns["standard_error"].append([rate.standard_error for rate in rates])
-        columns["joint"].append(simultaneous_band(errors, sizes, rates, seed))
-        columns["late"].append([rate.exponent for rate in late])
-        columns["late_error"].append([rate.standard_error for rate in late])
-        for s, (rate, theory) in enumerate(zip(rates, raw.predicted.values[m], strict=True)):
-            if np.isfinite(theory).all():
-                predicted[m, s] = rate.slope_of(theory[np.isin(sizes, rate.sizes)])
-    for key, values in columns.items():
-        setattr(data, key, np.array(values, float).swapaxes(0, 1))
-    data.predicted = predicted.T
-    data.tokens, data.scaling, data.horizon = [name] * len(alphas), alphas, raw.horizon.values
-    data.dimension = [swept_head(name).key_dim] * len(alphas)
-    return data
 
 
 def simultaneous_band(errors: Array, sizes: Array, rates: Sequence[Rate], seed: int) -> Array:
@@ -537,31 +446,93 @@ def simultaneous_band(errors: Array, sizes: Array, rates: Sequence[Rate], seed: 
     exponents = np.array([rate.exponent for rate in rates])
     if count < 2:
         return np.stack([exponents, *np.full((2, scales), np.nan)], axis=-1)
-    scores, error = [], []
+    columns = []  # how every replicate moves the exponent of a scale
     for replicates, rate in zip(errors, rates, strict=True):
         x, weights = np.log(rate.sizes), np.array(rate.weights)
         centred = x - weights @ x
-        slope = (-weights * centred / (weights @ centred**2))[None]
-        used = np.isin(sizes, rate.sizes)
-        # of one seed: every scale sees the same resamples
-        resamples = resample(replicates[:, used], sizes[used], seed)
-        scores.append(np.abs(resamples.deviations(slope)[:, 0]))
-        error.append(resamples.standard_errors(slope)[0])
+        slope = -weights * centred / (weights @ centred**2)
+        used = replicates[:, np.isin(sizes, rate.sizes)]
+        columns.append((used / used.mean(axis=0) - 1) @ slope)
+    moved = np.column_stack(columns)
+    error = moved.std(axis=0, ddof=1) / np.sqrt(count)
     if count < FEWEST:
         factor = float(scipy.special.stdtrit(count - 1, 1 - (1 - LEVEL) / 2 / scales))
     else:
-        factor = float(np.quantile(np.max(scores, axis=0), LEVEL))
-    half = factor * np.array(error)
+        moved = moved - moved.mean(axis=0)
+        stream = random_stream(seed, "joint exponents", count)
+        picks = resampling_counts(count, RESAMPLES, stream) / count
+        mean = picks @ moved
+        variance = np.maximum(picks @ moved**2 - mean**2, 0.0) / (count - 1)
+        # a resample of one replicate repeated has no spread: very far, not infinite
+        smallest = 1e-6 * moved.std(axis=0) + np.finfo(float).tiny
+        scores = np.abs(mean) / np.maximum(np.sqrt(variance), smallest)
+        factor = float(np.quantile(scores.max(axis=1), LEVEL))
+    half = factor * error
     return np.stack([exponents, exponents - half, exponents + half], axis=-1)
 
 
+HORIZONS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+RADII = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+SCALES: dict[str, dict[str, Any]] = {
+    "limit": {
+        "quick": {"law": LAWS, "sizes": geometric(300, 30_000, 5), "replicates": 200},
+        "standard": {"law": LAWS, "sizes": geometric(300, 100_000, 6), "replicates": 400},
+        "paper": {"law": LAWS, "sizes": geometric(300, 1_000_000, 8), "replicates": 1_000},
+    },
+    "ball": {
+        "quick": {"radius": RADII[1:6], "n": geometric(200, 3_200, 4), "replicates": 24},
+        "standard": {"radius": RADII[:6], "n": geometric(200, 10_000, 5), "replicates": 64},
+        "paper": {"radius": RADII, "n": geometric(200, 100_000, 8), "replicates": 200},
+    },
+    "moments": {
+        scale: {
+            "law": SUPPORT_LAWS,
+            "first": range(0, replicates, block),
+            "radii": np.geomspace(0.5, 8.0, radii).round(3).tolist(),
+            "sizes": sizes,
+            "replicates": block,
+        }
+        for scale, sizes, radii, replicates, block in (
+            ("quick", [125, 1_000], 7, 48, 24),
+            ("standard", [500, 4_000], 9, 96, 16),
+            ("paper", [2_000, 16_000], 13, 400, 8),
+        )
+    },
+    # the authors' setting, and heads on the line and in eight dimensions
+    "gaussian": {
+        "quick": [
+            swept("authors", np.geomspace(0.5, 50, 4), geometric(200, 2_000, 5), 64, 32),
+            swept("flat-1", (0.5, 1.0, 2.0), geometric(200, 2_000, 5), 512, 256),
+            swept("flat-8", (0.5, 1.0, 2.0), geometric(200, 2_000, 5), 128, 128),
+        ],
+        "standard": [
+            swept("authors", np.geomspace(0.05, 50, 7), geometric(300, 10_000, 8), 48, 8),
+            swept("flat-1", HORIZONS, geometric(300, 10_000, 8), 256, 64),
+            swept("flat-8", HORIZONS, geometric(300, 10_000, 8), 64, 16),
+        ],
+        "paper": [
+            swept("authors", np.geomspace(0.05, 50, 12), geometric(1_000, 30_000, 12), 200, 2),
+            swept("sphere", np.geomspace(10, 1e5, 12), geometric(10_000, 100_000, 12), 200, 1),
+            swept("flat-1", HORIZONS, geometric(1_000, 30_000, 12), 400, 25),
+            swept("flat-8", HORIZONS, geometric(1_000, 30_000, 12), 200, 10),
+        ],
+    },
+    "ablation": {
+        "quick": swept("ablation", np.geomspace(0.01, 10, 5), geometric(200, 2e3, 5), 192, 96),
+        "standard": swept("ablation", np.geomspace(0.01, 10, 9), geometric(300, 1e4, 8), 96, 24),
+        "paper": swept("ablation", np.geomspace(0.01, 10, 13), geometric(1e3, 3e4, 12), 200, 10),
+    },
+    "hardmax": {
+        "quick": {"sizes": np.geomspace(1e3, 1e12, 5).round().tolist(), "replicates": 20_000},
+        "standard": {"sizes": np.geomspace(1e3, 1e12, 7).round().tolist(), "replicates": 100_000},
+        "paper": {"sizes": np.geomspace(1e3, 1e12, 10).round().tolist(), "replicates": 400_000},
+    },
+}
 MEASUREMENTS = {
-    "limit": Measurement(limit_units, measure_limit, summarise_limit),
-    "ball": Measurement(ball_units, measure_ball, summarise_ball),
-    "moments": Measurement(moments_units, measure_moments, summarise_moments),
-    "gaussian": Measurement(reference_units, measure_sweep, summarise_sweeps),
-    "ablation": Measurement(ablation_units, measure_sweep, summarise_sweeps),
-    "hardmax": Measurement(
-        hardmax_units, measure_hardmax, lambda units, cells, settings: Hardmax(cells[0])
-    ),
+    "limit": Measurement(SCALES["limit"], measure_limit, summarise_limit, ("law",)),
+    "ball": Measurement(SCALES["ball"], measure_ball, summarise_ball, ("radius", "n")),
+    "moments": Measurement(SCALES["moments"], measure_moments, summarise_moments, ("law", "first")),
+    "gaussian": Measurement(SCALES["gaussian"], measure_sweep, summarise_sweeps, ("first",)),
+    "ablation": Measurement(SCALES["ablation"], measure_sweep, summarise_sweeps, ("first",)),
+    "hardmax": Measurement(SCALES["hardmax"], measure_hardmax, ""),
 }

@@ -6,7 +6,7 @@ import xarray as xr
 
 from esscher.core.variables import var
 from esscher.runs.result import Result
-from esscher.show.content import Card, Drawn, Part
+from esscher.show.content import Part
 from esscher.show.table_view import TableView
 from esscher.studies.paper.study import (
     NAMES,
@@ -107,12 +107,6 @@ def notes(result: Result[PaperSettings]) -> list[str]:
     ]
 
 
-def cards(result: Result[PaperSettings]) -> list[Card]:
-    """Return how many claims hold, and how many do not."""
-    verdicts = PaperData(result.data).verdict.values
-    return [Card(f"{(verdicts == name).sum()}", words[2]) for name, words in VERDICTS.items()]
-
-
 def parts(result: Result[PaperSettings], run: str) -> list[Part]:
     """Return the ledger, and a section for each claim; the table of heads follows the heads."""
     from esscher.studies.paper.charts import DRAWINGS
@@ -134,9 +128,9 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
         ]
         decide = [("To decide", str(entry.decide.values))] if entry.decide.values else []
         sections.append(
-            Drawn(
+            Part(
                 f"{drawings[claim].about}: {entry.verdict.values}",
-                drawings[claim].draw(result),
+                chart=drawings[claim].draw(result),
                 lead=[
                     ("The paper", str(entry.says.values)),
                     ("Measured", str(entry.measured.values)),

@@ -279,7 +279,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
     sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "plan"})
     saves = True
     examples = (
-        "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.25 --prefix 1024",
+        "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.125 --prefix 1024",
         "esscher plan ./my-model --text a.txt --check b.txt --tolerance 0.1 --save plan.json",
     )
 
