@@ -18,7 +18,6 @@ import esscher.show.render as rendering
 from esscher.cli.program import main
 from esscher.core.errors import InputError
 from esscher.runs.report import page_of
-from esscher.show.content import Drawn
 from esscher.show.frames import records
 from esscher.show.render import as_data
 from esscher.studies.probe.charts import KEPT
@@ -85,11 +84,10 @@ def test_data_cannot_end_its_element():
 def test_the_charts_of_a_page_are_those_of_the_result(report_of):
     """In their order, and each with the numbers that files have."""
     charts = data_of(report_of("probe"))["charts"]["charts"]
-    parts = [part for part in page_of(make("probe")[1]).parts if isinstance(part, Drawn)]
+    parts = [part for part in page_of(make("probe")[1]).parts if part.chart is not None]
     assert [part.title for part in parts] == [
         "Every head",
         "Tokens for 10% output error",
-        "Exponents and attention of every head",
         "Predicted against measured",
         "Heads together",
     ]

@@ -13,7 +13,7 @@ from msgspec import structs
 import esscher
 from esscher.core.shown import shown
 from esscher.runs.registry import STUDIES
-from esscher.show.content import Column, Summary, Table
+from esscher.show.content import Page, Part
 from esscher.show.render import render
 from tests.runs.made import RUNS, changed, make, wide_probe
 from tests.show.browser import ATTACKS, EXPLORER, chromium, looking
@@ -39,11 +39,13 @@ def head_text(page):
 
 def written(data, folder, name="page"):
     """A page with one table."""
-    columns = [Column(key, key, how) for key, (how, _) in data.items()]
+    column = {"ends": False, "missing": "–", "last": False, "help": "", "shown": True}
+    columns = [column | {"key": key, "title": key, "format": how} for key, (how, _) in data.items()]
     values = {key: values for key, (_, values) in data.items()}
     path = folder / f"{name}.html"
-    table = Table("Numbers", "numbers", columns, values)
-    path.write_bytes(render([Summary("k", "s", [], [], parts=[table])], "numbers"))
+    table = {"title": "Numbers", "name": "numbers", "columns": columns, "data": values}
+    page = Page("k", "s", "", [Part("Numbers", table=table)])
+    path.write_bytes(render([page], "numbers"))
     return path
 
 

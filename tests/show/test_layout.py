@@ -15,7 +15,7 @@ from esscher.show.theme import (
     columns,
     layout,
 )
-from tests.show.sample_charts import curves, pairs
+from tests.show.sample_charts import pairs
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,6 @@ from tests.show.sample_charts import curves, pairs
 )
 def test_as_many_panels_side_by_side_as_fit_and_rows_are_even(count, width, across):
     assert columns(count, width, 120) == across
-
-
-def test_panels_share_the_width():
-    wide = layout(curves().to_dict(), DOUBLE)
-    assert wide["columns"] == 2
-    (own,) = {panel["width"] for panel in wide["concat"]}
-    assert own == pytest.approx((DOUBLE - GAP) / 2 - AXIS, abs=0.1)
-    narrow = layout(curves().to_dict(), SINGLE)
-    assert narrow["columns"] == 1
-    assert [panel["width"] for panel in narrow["concat"]] == pytest.approx(
-        2 * [SINGLE - AXIS], abs=0.1
-    )
 
 
 def test_names_along_an_axis_take_their_room_up_to_a_share():

@@ -7,8 +7,9 @@ the sentences with those of the commands. Errors are one line and exit code 2, n
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -85,6 +86,15 @@ class _Group(click.Group):
         """Keep the words of the command line: runs remember which command made them."""
         ctx.meta[WORDS] = ["esscher", *args]
         return super().parse_args(ctx, args)
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run a command.
+
+        xarray imports dask.array, if it is installed, to tell whether arrays are Dask's. A command
+        has none of those, and does not wait for the import.
+        """
+        cast("dict[str, Any]", sys.modules).setdefault("dask.array", None)
+        return super().main(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

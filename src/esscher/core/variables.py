@@ -108,6 +108,8 @@ class Variable:
         for axis in self.axes:
             if short_name(axis) not in AXES and axis != "...":
                 raise TypeError(f"there is no axis {axis!r}; declare it in core/variables.py")
+        if self.kind not in "fi":
+            object.__setattr__(self, "format", "text")
 
     def __set_name__(self, owner: type, name: str) -> None:
         object.__setattr__(self, "name", name)
@@ -147,6 +149,10 @@ class Variable:
     def heading(self) -> str:
         """The heading on a page."""
         return self.label or self.name.replace("_", " ")
+
+    def titled(self, along: str) -> str:
+        """Return its heading with what a column of it is along, such as ``exponent (map)``."""
+        return f"{self.heading} ({along})" if along else self.heading
 
 
 def var(

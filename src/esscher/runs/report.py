@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +15,27 @@ from esscher.core.untrusted import foreign, open_regular
 from esscher.runs.folder import CONFIG, read_config, run_folders
 from esscher.runs.registry import load
 from esscher.runs.result import NotFinished, Result
-from esscher.show.content import Drawn, Summary, offered
+from esscher.show.content import Page, Part, offered
 from esscher.show.render import GENERATOR, render
-from esscher.show.table_view import summary as page_summary
 
 _NO_RESULTS = "{} has no results yet; run the command that started it again to resume"
 _STORED = "The command as it was given."
 _PYTHON = "This run was started from Python; its configuration is below."
 
 
-def page_of(result: Result[Any]) -> Summary:
+def page_of(result: Result[Any]) -> Page:
     """Return the page of a result: what its study says about it, and where it comes from."""
     folder, configuration = result.folder, result.setup.configuration()
     stored = folder is not None and (folder / CONFIG).exists()
     config = read_config(folder) if folder is not None and stored else None
-    subject = result.study.subject(result.setup)
+    subject, view = result.study.subject(result.setup), result.view
     title = folder.resolve().name if folder is not None and stored else subject
-    summary, drawings = page_summary(result, title), offered(result.drawings, result)
-    charts = [Drawn(d.heading, d.draw(result), d.caption) for d in drawings if d.heading]
+    if hasattr(view, "parts"):
+        parts = view.parts(result, title)
+    else:
+        drawings = [d for d in offered(result.drawings, result) if d.heading]
+        parts = [Part(d.heading, d.caption, chart=d.draw(result)) for d in drawings]
+        parts += [table.content(result, title) for table in result.views if table.page]
 
     rows: list[tuple[str, str | None]] = [
         ("started", result.created.replace("T", " ").replace("+00:00", " UTC")),
@@ -56,12 +58,13 @@ def page_of(result: Result[Any]) -> Summary:
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in result.versions.items() if v)))
 
     command = shlex.join(config.command) if config is not None and config.command else None
-    return replace(
-        summary,
+    return Page(
+        view.TITLE,
+        result.subject,
+        result.headline,
+        parts,
         title=title,
-        answer=summary.answer or result.headline,
         complete=result.complete,
-        parts=summary.parts or [*charts, *summary.tables],
         provenance=[(name, value) for name, value in rows if value],
         command=command,
         command_note=_PYTHON if command is None else _STORED,

@@ -16,7 +16,6 @@ from esscher.show.theme import (
     LETTER,
     LIGHT_LETTER,
     PICK,
-    SIGNED,
     SIZES,
     SMALL,
     TICK,
@@ -122,33 +121,6 @@ def heatmap(
             .encode(*place, color=colour, **tooltips)
         )
     return _panel(place, height, data, columns, marks, title, tips, pick)
-
-
-def pairs(rows: Iterable[Row], field: str, title: str) -> ChartType:
-    """Draw a number from -1 to 1 per pair of heads as colour, from the top down.
-
-    Rows have ``head`` (down) and ``other`` (across); pairs without a number stay empty.
-    """
-    data = list(rows)
-    heads = sorted({row["head"] for row in data})
-    axis: dict[str, Any] = {
-        "scale": alt.Scale(domain=heads, padding=0.04),
-        "title": None,
-        "axis": _axis(heads, ACROSS),
-    }
-    scale: dict[str, Any] = {"domain": [-1, 1], "scheme": SIGNED}
-    fill = _fill(field, scale, SHORT, [-1, -0.5, 0, 0.5, 1])
-    made = (
-        canvas(data)
-        .mark_rect(style="cell")
-        .encode(
-            alt.X(field="other", type="ordinal", **axis),
-            alt.Y(field="head", type="ordinal", **axis),
-            fill=fill,
-            tooltip=[tip("head", "head"), tip("other", "other"), tip(field, field, True)],
-        )
-    )
-    return cast(ChartType, made.properties(title=title, width=WIDTH, height=SHORT))
 
 
 def category_map(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """A chart that is a specification of its own.
+class Part:
+    """A section of a page: a chart or a table.
 
     Attributes
     ----------
@@ -26,103 +26,32 @@ class Drawn:
         Above and below it.
     chart
         Altair's chart.
+    table
+        The table as ``page/tables.js`` takes it: see ``TableView.content``.
     lead, paragraphs
-        Text above and below it: how a paragraph begins, and the rest of it.
+        Text above and below a chart: how a paragraph begins, and the rest of it.
     """
 
     title: str
-    chart: Any
     caption: str = ""
+    chart: Any = None
+    table: Mapping[str, Any] | None = None
     lead: Sequence[tuple[str, str]] = ()
     paragraphs: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes
-    ----------
-    key
-        Name of the data, and of the column in the CSV file.
-    title
-        Head of the column.
-    format
-        How numbers are shown: see :func:`esscher.core.shown.shown`; ``"text"`` for words.
-    low, high
-        Names of the data that hold the ends of the interval.
-    missing
-        What stands for a number that is not there.
-    last
-        Whether such a number is larger than all others ("never") when sorting.
-    help
-        What the column means.
-    shown
-        Whether the table shows it; hidden ones are in the CSV file and among the numbers of a
-        picked head.
-    """
-
-    key: str
-    title: str
-    format: str = "text"
-    low: str | None = None
-    high: str | None = None
-    missing: str = "–"
-    last: bool = False
-    help: str = ""
-    shown: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that can be sorted, filtered and saved.
-
-    Attributes
-    ----------
-    name
-        Name of the CSV file.
-    data
-        Values by key, one list per key, all of the same length.
-    """
-
-    title: str
-    name: str
-    columns: Sequence[Column]
-    data: dict[str, list[Any]]
-    caption: str = ""
-    sort: tuple[str, bool] | None = None
-
-
-@dataclass(frozen=True)
-class Card:
-    """A number that matters, with what it is and how sure."""
-
-    value: str
-    label: str
-    note: str = ""
-
-
-Part = Drawn | Table
-
-
-@dataclass(frozen=True)
-class Summary:
+class Page:
     """The page of one run: what its study says about the result, and where it comes from.
 
     Attributes
     ----------
-    name
-        The kind of study in words.
-    subject
-        What was measured, in a line.
-    cards
-        Numbers that matter.
-    tables
-        All numbers.
+    name, subject
+        The kind of study in words, and what was measured, in a line.
     answer
-        In plain language; by default the headline of the result.
+        The headline of the result.
     parts
-        Charts and tables in their order; by default all charts, and then ``tables``.
+        Charts and tables in their order.
     title
         Name of the run.
     complete
@@ -137,10 +66,8 @@ class Summary:
 
     name: str
     subject: str
-    cards: Sequence[Card]
-    tables: Sequence[Table]
-    answer: str = ""
-    parts: Sequence[Part] = ()
+    answer: str
+    parts: Sequence[Part]
     title: str = ""
     complete: bool = True
     provenance: Sequence[tuple[str, str]] = ()

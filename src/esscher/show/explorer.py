@@ -56,8 +56,7 @@ class HeadMap:
     @property
     def title(self) -> str:
         """What stands above the map."""
-        along = self.column.removeprefix(self.variable.name).strip("_")
-        return f"{self.variable.heading} ({along})" if along else self.variable.heading
+        return self.variable.titled(self.column.removeprefix(self.variable.name).strip("_"))
 
 
 def explorer(

@@ -1,4 +1,4 @@
-"""Tables as rows for charts and as columns for pages; None for what is missing or not finite."""
+"""Numbers and rows for charts and pages; None for what is missing or not finite."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return None if type(value).__name__ == "NAType" else value  # of pandas
-
-
-def data_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """All columns of a frame as plain values; None for what is missing or not finite."""
-    return {str(name): [rounded(value) for value in frame[name]] for name in frame.columns}
 
 
 def records(frame: pd.DataFrame, interval: str = "") -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -23,8 +22,7 @@ from markupsafe import Markup, escape
 
 from esscher import __version__
 from esscher.core.errors import InputError
-from esscher.show.content import Drawn, Summary
-from esscher.show.frames import rounded
+from esscher.show.content import Page
 from esscher.show.theme import LEGENDS, PICK, SHADES, VARIABLES, config, specification
 
 if TYPE_CHECKING:
@@ -196,7 +194,7 @@ LARGEST = 8_000_000
 SCRIPTS = ("numbers.js", "dom.js", "when.js", "tables.js", "picked.js", "start.js")
 
 
-def render(pages: list[Summary], title: str) -> bytes:
+def render(pages: Sequence[Page], title: str) -> bytes:
     """Return one HTML file.
 
     Raises
@@ -204,30 +202,18 @@ def render(pages: list[Summary], title: str) -> bytes:
     InputError
         If it is too large.
     """
-    shown: list[dict[str, Any]] = []
-    data: dict[str, Any] = {}
-    charts: dict[str, Any] = {}
+    shown, data, charts = [], {}, {}
     for number, page in enumerate(pages, start=1):
         parts = []
         for k, part in enumerate(page.parts, start=1):
-            name = f"part-{number}-{k}"
-            entry: dict[str, Any] = {
-                "id": name,
-                "title": part.title,
-                "caption": part.caption,
-                "place": None,
-                "lead": (),
-                "paragraphs": (),
-            }
-            if isinstance(part, Drawn):
-                charts[name] = part.chart
-                entry["place"] = place(name, part.chart, f"{part.title}. {part.caption}")
-                entry |= {"lead": part.lead, "paragraphs": part.paragraphs}
+            name, drawn = f"part-{number}-{k}", None
+            if part.table is not None:
+                data[name] = part.table
             else:
-                data[name] = part
-            parts.append(entry)
-        whole = {field.name: getattr(page, field.name) for field in fields(page)}
-        shown.append(whole | {"id": number, "parts": parts})
+                charts[name] = part.chart
+                drawn = place(name, part.chart, f"{part.title}. {part.caption}")
+            parts.append(vars(part) | {"id": name, "place": drawn})
+        shown.append(vars(page) | {"id": number, "parts": parts})
     scripts = [*([library(), script(*CHART_SCRIPTS)] if charts else []), script(*SCRIPTS)]
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     # What is marked as markup are files of ours or of Vega, and data without any markup in it.
@@ -239,7 +225,7 @@ def render(pages: list[Summary], title: str) -> bytes:
         version=__version__,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         style=Markup(_asset("report.css") + (chart_style() if charts else "")),
-        data=Markup(as_data(_plain(data))),
+        data=Markup(as_data(data)),
         charts=Markup(chart_data(charts)) if charts else "",
         scripts=[Markup(body) for body in scripts],
     )
@@ -258,17 +244,3 @@ def as_data(value: Any) -> str:
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, numbers with few digits, None for what JSON cannot hold."""
-    if hasattr(value, "tolist"):  # of numpy
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        kept = (field.name for field in fields(value) if field.name != "caption")
-        return {name: _plain(getattr(value, name)) for name in kept}
-    return rounded(value)

@@ -9,9 +9,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.shown import between, counted, shown, with_interval
-from esscher.core.variables import AXES, BOUND, Variable, endings, table
-from esscher.show.content import Card, Column, Summary, Table
-from esscher.show.frames import data_of
+from esscher.core.variables import AXES, BOUND, Variable, endings, table, var
+from esscher.show.content import Part
+from esscher.show.frames import rounded
 from esscher.show.tables import PlainConsole, PlainTable
 
 if TYPE_CHECKING:
@@ -90,51 +90,50 @@ class TableView:
 
     def columns(self, data: xr.Dataset) -> list[tuple[Variable, str, str]]:
         """Return the columns without ends of intervals: variable, name and what it is along."""
-        columns = []
+        columns = [(label(axis), axis, "") for axis in self.rows]
         for variable in self.there(data):
             across = [a for a in data[variable.name].dims if a not in self.rows and a != BOUND]
             for end in endings(data, [str(axis) for axis in across]):
                 columns.append((variable, f"{variable.name}{end}", end.strip("_")))
         return columns
 
-    def content(self, result: Any, run: str) -> Table:
-        """Return the table of a report; its CSV file has all columns."""
+    def content(self, result: Any, run: str) -> Part:
+        """Return the table of a report, as ``page/tables.js`` takes it.
+
+        Its CSV file, named after the run, has all columns, those that are not shown included.
+        """
         data, frame = self.data(result), self.ordered(result)
-        columns = [Column(axis, AXES[axis][1] or axis, LABELS[AXES[axis][0]]) for axis in self.rows]
-        for variable, name, along in self.columns(data):
-            ends = BOUND in data[variable.name].dims
-            columns.append(
-                Column(
-                    name,
-                    f"{variable.heading} ({along})" if along else variable.heading,
-                    variable.format if variable.kind in "fi" else "text",
-                    f"{name}_low" if ends else None,
-                    f"{name}_high" if ends else None,
-                    missing=variable.missing,
-                    last=variable.last,
-                    help=variable.help,
-                    shown=variable.page,
-                )
-            )
-        return Table(
-            self.title,
-            f"{run}-{self.name}",
-            columns,
-            data_of(frame),
-            self.caption,
-            (self.sort, True) if self.sort else None,
-        )
+        columns = [
+            {
+                "key": name,
+                "title": variable.titled(along),
+                "format": variable.format,
+                "ends": f"{name}_low" in frame,
+                "missing": variable.missing,
+                "last": variable.last,
+                "help": variable.help,
+                "shown": variable.page,
+            }
+            for variable, name, along in self.columns(data)
+        ]
+        table = {
+            "title": self.title,
+            "name": f"{run}-{self.name}",
+            "columns": columns,
+            "data": {str(name): [rounded(value) for value in frame[name]] for name in frame},
+            "sort": (self.sort, True) if self.sort else None,
+        }
+        return Part(self.title, self.caption, table=table)
 
     def shown(self, result: Any) -> pd.DataFrame:
         """Return what a terminal shows of it, all rows, as text."""
         import pandas as pd
 
         data, frame = self.data(result), self.ordered(result)
-        columns = {a: [shown(x, LABELS[AXES[a][0]]) for x in frame[a]] for a in self.rows}
+        rows, columns = frame.to_dict("records"), {}
         for variable, name, along in self.columns(data):
             if variable.terminal:
                 heading = f"{variable.terminal} {along}" if along else variable.terminal
-                rows = frame.to_dict("records")
                 columns[heading] = [cell(variable, row, name) for row in rows]
         return pd.DataFrame(columns)
 
@@ -165,10 +164,16 @@ class TableView:
             console.say(f"{counted(more, 'more row')}; a report and result.table() have all.")
 
 
+def label(axis: str) -> Variable:
+    """Return the labels of an axis as a column."""
+    kind, heading = AXES[axis]
+    return var("", heading, LABELS[kind], name=axis, kind=kind, terminal=axis)
+
+
 def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
     """Return a value of a row of a data frame as a terminal shows it, with its interval."""
     name = name or variable.name
-    value, how = row[name], variable.format if variable.kind in "fi" else "text"
+    value, how = row[name], variable.format
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if value != value or low is None or high is None or low != low or high != high:  # not there
         return shown(value, how, variable.missing)
@@ -180,15 +185,6 @@ def cell(variable: Variable, row: Mapping[Any, Any], name: str = "") -> str:
     if math.isfinite(half):
         return f"{shown(value, how)}({max(1, round(half)):,})"
     return between(value, (low, high), how)
-
-
-def summary(result: Any, run: str) -> Summary:
-    """Return what a report says about a result besides its headline and its charts."""
-    view = result.view
-    cards: Sequence[Card] = view.cards(result) if hasattr(view, "cards") else ()
-    tables = [entry.content(result, run) for entry in result.views if entry.page]
-    parts = view.parts(result, run) if hasattr(view, "parts") else ()
-    return Summary(view.TITLE, result.subject, cards, tables, parts=parts)
 
 
 def print_tables(result: Any, console: PlainConsole) -> None:

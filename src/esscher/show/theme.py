@@ -79,8 +79,8 @@ VARIABLES = {
 }
 #: Name of the selection of a cell, in charts and in the page's script.
 PICK = "pick"
-#: Maps from numbers to colours, even in lightness: of sizes, of shares, of signed numbers.
-SIZES, SHARES, SIGNED = "viridis", "cividis", "purpleorange"
+#: Maps from numbers to colours, even in lightness: of sizes, of shares.
+SIZES, SHARES = "viridis", "cividis"
 
 
 def config() -> dict[str, Any]:

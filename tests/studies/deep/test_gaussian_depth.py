@@ -29,9 +29,14 @@ from esscher.studies.deep.stack import (
     push_tokens,
     random_stack,
 )
-from esscher.studies.deep.study import StackData
+from esscher.studies.deep.study import DeepStackStudy, StackData
 
 SIZES = (256, 512)
+
+
+def drawn(depth, dim, horizon, **options):
+    """A stack and its limit."""
+    return random_stack(DeepStackStudy(depth=depth, dim=dim, horizon=horizon, **options).known())
 
 
 def compared(limits, recursion, doubt=None):
@@ -45,7 +50,7 @@ def compared(limits, recursion, doubt=None):
 @pytest.fixture(scope="module")
 def depth_12():
     # a mean tilt, so that means do not vanish by symmetry
-    stack, limit = random_stack(12, 6, 0.5, tau=0.2, seed=3)
+    stack, limit = drawn(12, 6, 0.5, tau=0.2, seed=3)
     cells = [measure_replicate((stack, limit), SIZES, r, 3) for r in range(48)]
     return stack, limit, np.concatenate([cell["limit"].values for cell in cells])
 
@@ -64,7 +69,7 @@ def test_the_measured_limit_of_depth_12_is_the_recursion(depth_12):
 def test_another_recursion_is_refused(depth_12):
     """The comparison has power: a recursion that forgets the tilts is not confirmed."""
     _, recursion, limits = depth_12
-    _, wrong = random_stack(12, 6, 1e-9, tau=0.2, seed=3)
+    _, wrong = drawn(12, 6, 1e-9, tau=0.2, seed=3)
     np.testing.assert_allclose(wrong.means[1], recursion.means[1], atol=0.01)
     found = compared(limits, wrong)
     assert found.agreement[-1] == DIFFERS
@@ -72,11 +77,11 @@ def test_another_recursion_is_refused(depth_12):
 
 
 def test_no_verdict_where_the_samples_are_far_from_their_limit():
-    stack, _ = random_stack(3, 4, 0.5, tau=0.1)
+    stack, _ = drawn(3, 4, 0.5, tau=0.1)
     small = [0.1, 0.1, 0.1]
     assert doubts(stack, 64, small) == [None, None, None]
-    assert doubts(random_stack(3, 4, 0.8)[0], 64, small)[0].startswith("layer 0 has H = 0.8")
-    tilted, _ = random_stack(2, 4, 0.3, tau=2.5)
+    assert doubts(drawn(3, 4, 0.8)[0], 64, small)[0].startswith("layer 0 has H = 0.8")
+    tilted, _ = drawn(2, 4, 0.3, tau=2.5)
     assert "below the burn-in of layer 0" in doubts(tilted, 64, small)[1]
     assert doubts(tilted, 10_000, small) == [None, None]
     found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
@@ -108,7 +113,7 @@ def test_every_layer_has_the_horizon_and_the_size(depth_12):
 
 def test_the_factor_of_a_layer_changes_no_relative_error():
     """Tokens without the normalising factors come out the same, only larger."""
-    stack, limit = random_stack(5, 4, 0.8, seed=1)
+    stack, limit = drawn(5, 4, 0.8, seed=1)
     tokens = random_stream(0, "test tokens").standard_normal((300, 4))
     found = [errors["map"] for errors, _ in layer_errors(stack, limit, tokens, "float64")]
     x, exact, scale, law = tokens, tokens, 1.0, Gaussian(dim=4)
@@ -131,7 +136,7 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
 
 
 def test_tokens_against_a_dense_softmax():
-    stack, limit = random_stack(3, 3, 1.0, tau=0.5, seed=2)
+    stack, limit = drawn(3, 3, 1.0, tau=0.5, seed=2)
     x = random_stream(1, "test tokens").standard_normal((50, 3))
     pushed = x
     for layer, whole in zip(limit.maps, depth_maps(limit), strict=True):
@@ -147,8 +152,8 @@ def test_tokens_against_a_dense_softmax():
 
 
 def test_layers_do_not_depend_on_depth():
-    short, _ = random_stack(2, 4, 0.7, seed=5)
-    long, _ = random_stack(6, 4, 0.7, seed=5)
+    short, _ = drawn(2, 4, 0.7, seed=5)
+    long, _ = drawn(6, 4, 0.7, seed=5)
     for a, b in zip(short, long, strict=False):
         np.testing.assert_array_equal(a.output, b.output)
         np.testing.assert_array_equal(a.head.query_weight, b.head.query_weight)
@@ -156,7 +161,7 @@ def test_layers_do_not_depend_on_depth():
 
 def test_a_collapse_is_said():
     with pytest.raises(UndefinedError, match=r"layer .* have collapsed.*larger residual"):
-        random_stack(24, 8, 0.5, residual=0.0)
+        drawn(24, 8, 0.5, residual=0.0)
 
 
 def test_growth_factors_cover_the_truth():
@@ -204,7 +209,7 @@ def test_one_replicate_has_no_intervals():
 
 def test_fewer_replicates_agree_less_often():
     """The margin is a tenth of a variance: what cannot see that far does not agree."""
-    _, limit = random_stack(2, 3, 0.5)
+    _, limit = drawn(2, 3, 0.5)
     exact = np.stack(
         [moment_entries(limit.means[i + 1], limit.covariances[i + 1]) for i in range(2)]
     )

@@ -24,7 +24,7 @@ from esscher.studies.deep.sampling import (
     sampled_attention,
     split_terciles,
 )
-from esscher.studies.deep.study import TERCILES
+from esscher.studies.deep.study import TERCILES, DeepSettings
 from esscher.studies.probe import probe
 from tests.engine.models.folders import tiny, words
 from tests.runs.stopped import stopped_at
@@ -74,7 +74,10 @@ def test_two_workers_give_the_same(measured):
 def test_stored_errors_are_those_of_the_hidden_states(reader_of):
     """Recomputed by hand from transformers' own hidden states."""
     reader = reader_of("bert")
-    cell = reader.cell({"shared": ("shared", None)}, [10], 1, 0)
+    settings = DeepSettings(
+        sizes=(10,), context=48, passages=1, draws=1, keys="shared", terciles="none", seed=0
+    )
+    cell = reader.cell({"shared": ("shared", None)}, settings)
     ids = torch.from_numpy(reader.passage.ids)[None]
     with torch.no_grad():
         states = reader.loaded.model(input_ids=ids, output_hidden_states=True).hidden_states

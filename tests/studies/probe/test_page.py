@@ -1,4 +1,4 @@
-"""The page of a probe: cards, tables, and what a reader can do with its report."""
+"""The page of a probe: tables, and what a reader can do with its report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 
 import esscher
 from esscher.core.shown import shown
-from esscher.show.table_view import summary
 from esscher.studies.probe.combine import FLAGS
 from esscher.studies.probe.view import by_need
 from tests.runs.made import changed, wide_probe
@@ -35,14 +34,13 @@ def test_flags_name_their_heads():
         return data.assign(flagged=(data["flagged"].dims, raised))
 
     probe = changed(wide_probe(4, 5), flagged)
-    heads, flags = summary(probe, "run").tables
-    assert flags.data["flag"] == ["slow map", "fit"]
-    assert flags.data["heads"] == [20, 1]
+    heads, flags = (view.content(probe, "run").table["data"] for view in probe.views[:2])
+    assert flags["flag"] == ["slow map", "fit"]
+    assert flags["heads"] == [20, 1]
     neediest = probe.table().sort_values("tokens_10", ascending=False)
     names = [f"{layer}.{head}" for layer, head in neediest[["layer", "head"]].to_numpy()]
-    assert flags.data["which"] == [", ".join(names[:12]) + " and 8 more", "0.0"]
-    assert flags.data["first"][0].startswith(f"{names[0]}: exponent measured: ")
-    assert heads.data["flags"][names.index("0.0")] == "slow map, fit"
+    assert flags["which"] == [", ".join(names[:12]) + " and 8 more", "0.0"]
+    assert heads["flags"][names.index("0.0")] == "slow map, fit"
     assert "flags" not in changed(probe, lambda d: d.assign(flagged=d["flagged"] & False)).tables()
 
 

@@ -9,9 +9,7 @@ from esscher.engine.sampled.layer import output_gram, projected_products
 from esscher.studies.probe.together import (
     amplification,
     effective_heads,
-    effective_magnitudes,
     error_correlation,
-    magnitude_correlation,
 )
 
 HEADS, REPLICATES = 12, 32
@@ -73,25 +71,10 @@ def test_identical_heads_are_one():
     assert effective_heads(products(e), 0).value == pytest.approx(1)
     assert amplification(products(e), 0).value == pytest.approx(HEADS)
     np.testing.assert_allclose(error_correlation(products(e)), 1)
-    norms = np.linalg.norm(e, axis=2)
-    assert effective_magnitudes(norms, 0).value == pytest.approx(1)
-    np.testing.assert_allclose(magnitude_correlation(norms), 1)
     # opposite errors cancel: as dependent, but nothing is left of the sum
     e[:, ::2] *= -1
     assert effective_heads(products(e), 0).value == pytest.approx(1)
     assert amplification(products(e), 0).value == pytest.approx(0, abs=1e-12)
-
-
-def test_magnitudes_with_a_common_factor():
-    """A common factor makes the norms dependent; without one there are nearly 12 of them."""
-    rng = np.random.default_rng(2)
-    independent = np.mean(
-        [effective_magnitudes(rng.standard_exponential((64, HEADS)), 0).value for _ in range(20)]
-    )
-    assert independent > 11.5
-    norms = rng.standard_exponential((64, HEADS)) * np.exp(rng.standard_normal((64, 1)))
-    np.testing.assert_allclose(magnitude_correlation(norms), np.corrcoef(norms.T), atol=1e-12)
-    assert effective_magnitudes(norms, 0).value < 6
 
 
 def test_a_head_without_error_is_left_alone():

@@ -159,7 +159,7 @@ def test_a_killed_study_resumes_to_the_same(tmp_path) -> None:
         ({"patterns": "zigzag"}, "no pattern 'zigzag'"),
         (
             {"budgets": None, "context": 40},
-            "curve of these patterns takes 32; give budgets of your own, or a longer",
+            "takes 32; give budgets of your own, or a context of at least 42",
         ),
     ],
 )

@@ -14,8 +14,8 @@ const tables = {};
 function cellParts(table, column, i) {
   const value = table.data[column.key][i];
   const text = shown(value, column.format, column.missing);
-  if (!column.low) return [text, ""];
-  const [low, high] = [table.data[column.low][i], table.data[column.high][i]];
+  if (!column.ends) return [text, ""];
+  const [low, high] = ["low", "high"].map((end) => table.data[`${column.key}_${end}`][i]);
   if (low === null && high === null) return [text, ""];
   const interval = [low, high].map((end) => shown(end, column.format, column.last ? "∞" : "–"));
   return [text, `(${interval.join(" to ")})`];

@@ -38,7 +38,7 @@ from esscher.math.statistics.intervals import mean_bounds
 from esscher.runs.result import NotFinished
 from esscher.runs.study import Setup
 from esscher.studies.deep.sampling import split_terciles
-from esscher.studies.deep.stack import RESOLUTION, moment_entries
+from esscher.studies.deep.stack import RESOLUTION, moment_entries, random_stack
 from esscher.studies.deep.study import (
     TERCILES,
     DeepData,
@@ -232,7 +232,7 @@ def combine_replicates(settings: DeepStackSettings, cells: Sequence[xr.Dataset])
     sizes, seed = settings.sizes, settings.seed
     data = StackData(replicates.dataset.drop_vars(["error", "limit"]))
     errors = replicates.error.values
-    stack, exact = settings.stack
+    stack, exact = random_stack(settings)
     data.error = [mean_bounds(curve, lowest=0.0) for curve in errors]
     heads = [layer.head for layer in stack]
     burn_in = np.exp(np.maximum.accumulate([h.frobenius**2 + h.tau @ h.tau for h in heads]))

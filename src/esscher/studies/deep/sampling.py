@@ -14,7 +14,7 @@ queries are the last quarter. In an encoder all tokens are queries and keys.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -139,29 +139,16 @@ class SampledPassage(PassageReader):
         """The passage as the model reads it."""
         return self.read(lambda inputs: None)
 
-    def cell(
-        self, variants: Variants, sizes: Sequence[int], draws: int, seed: int
-    ) -> PassageErrors:
-        """Measure some variants at every size.
-
-        Parameters
-        ----------
-        variants
-            What is sampled.
-        sizes
-            Numbers n of keys.
-        draws
-            Samples per size.
-        seed
-            Seed of the samples.
-        """
+    def cell(self, variants: Variants, settings: DeepSettings) -> PassageErrors:
+        """Measure some variants at every size."""
+        sizes, draws = settings.sizes, settings.draws
         shape = len(variants), 1, draws, len(sizes)
         errors = np.empty((*shape, len(self.dense.residual)))
         end: dict[str, Array] = {}
         for v, (way, heads) in enumerate(variants.values()):
             for draw, j in np.ndindex(draws, len(sizes)):
                 at = v, 0, draw, j
-                errors[at], numbers = self.errors(way, heads, draw, sizes[j], seed)
+                errors[at], numbers = self.errors(way, heads, draw, sizes[j], settings.seed)
                 for name, value in numbers.items():
                     end.setdefault(name, np.empty(shape))[at] = value
         data = PassageErrors.new(
@@ -303,9 +290,8 @@ class DeepWork:
             assert cell is not None  # stored before anything that needs it
             terciles = split_terciles(cell["horizon"].values, settings.terciles)
             variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
-        arguments = variants, settings.sizes, settings.draws, settings.seed
         yield {
-            name: Task(name, _passage_cell, (self.model, passage, *arguments))
+            name: Task(name, _passage_cell, (self.model, passage, variants, settings))
             for name, passage in zip(settings.cells, self.passages, strict=True)
         }
 
@@ -320,13 +306,8 @@ def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset
 
 
 def _passage_cell(
-    model: AnyModel,
-    passage: Passage,
-    variants: Variants,
-    sizes: Sequence[int],
-    draws: int,
-    seed: int,
+    model: AnyModel, passage: Passage, variants: Variants, settings: DeepSettings
 ) -> xr.Dataset:
     """All variants on one passage."""
     with opened_model(model) as loaded:
-        return SampledPassage(loaded, passage).cell(variants, sizes, draws, seed).dataset
+        return SampledPassage(loaded, passage).cell(variants, settings).dataset

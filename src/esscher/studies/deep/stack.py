@@ -40,42 +40,20 @@ from esscher.studies.deep.study import STACK_CURVES, DeepStackSettings, Replicat
 COLLAPSED = 1e14
 
 
-def random_stack(
-    depth: int,
-    dim: int,
-    horizon: float,
-    *,
-    residual: float = 1.0,
-    output_scale: float = 0.5,
-    tau: float = 0.0,
-    seed: int = 0,
-) -> tuple[list[AttentionLayer], StackLimit]:
+def random_stack(settings: DeepStackSettings) -> tuple[list[AttentionLayer], StackLimit]:
     """Draw a stack for tokens N(0, I), and push that law through it.
 
-    Parameters
-    ----------
-    depth, dim
-        Number of layers, and dimension of the tokens.
-    horizon
-        Horizon of every layer on the law that reaches it.
-    residual
-        Factor of the residual connection, before c; 0 for none.
-    output_scale
-        Gain of the attention branch, before c.
-    tau
-        Length of every layer's mean tilt, in whitened key coordinates. With 0 all means stay 0, by
-        symmetry.
-    seed
-        Seed of the weights; layer l does not depend on how many come after it.
+    Layer l does not depend on how many come after it.
 
     Raises
     ------
     UndefinedError
         When the tokens collapse onto fewer dimensions, naming the layer.
     """
+    dim, tau = settings.dim, settings.tau
     law = Gaussian(dim=dim)
     layers: list[AttentionLayer] = []
-    for number in range(depth):
+    for number in range(settings.depth):
         spectrum = np.linalg.eigvalsh(law.covariance)
         if spectrum[0] * COLLAPSED <= spectrum[-1]:
             raise UndefinedError(
@@ -83,20 +61,22 @@ def random_stack(
                 f"{max(spectrum[0], 0.0):.2g} of {spectrum[-1]:.2g}; give a larger residual, or at "
                 f"most {number} layers"
             )
-        rng = random_stream(seed, "deep stack", number)
+        rng = random_stream(settings.seed, "deep stack", number)
         matrix, square = rng.standard_normal((2, dim, dim))
         direction = rng.standard_normal(dim)
         head = law_head(
             law,
-            matrix=horizon * matrix / np.linalg.norm(matrix, 2),
+            matrix=settings.horizon * matrix / np.linalg.norm(matrix, 2),
             tau=tau * direction / np.linalg.norm(direction),
         )
         q, r = np.linalg.qr(square)
-        output = output_scale * q * np.sign(np.diag(r))  # signs: uniform over the orthogonal group
-        plain = AttentionLayer(head, output, residual)
+        output = (
+            settings.output_scale * q * np.sign(np.diag(r))
+        )  # signs: uniform over the orthogonal group
+        plain = AttentionLayer(head, output, settings.residual)
         mean, covariance = plain.limit_map(law).push(law.mean, law.covariance)
         factor = np.sqrt(dim / (mean @ mean + np.trace(covariance)))
-        layer = AttentionLayer(head, factor * output, factor * residual)
+        layer = AttentionLayer(head, factor * output, factor * settings.residual)
         mean, covariance = layer.limit_map(law).push(law.mean, law.covariance)
         law = Gaussian(mean, covariance)
         layers.append(layer)
@@ -166,7 +146,7 @@ def moment_entries(mean: Array, covariance: Array) -> Array:
 
 def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> OneBatch:
     """Draw the stack; each replicate is a task."""
-    source = executor.share(settings.stack)
+    source = executor.share(random_stack(settings))
     tasks = {
         f"replicate-{number}": Task(
             f"replicate-{number}",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
-    from esscher.math.limits import AttentionLayer, StackLimit
     from esscher.runs.result import Result
     from esscher.studies.deep.sampling import DeepWork
 
@@ -188,21 +187,6 @@ class DeepStackSettings(Record, frozen=True, kw_only=True):
     sizes: tuple[Count, ...]
     replicates: Count
     seed: int
-
-    @property
-    def stack(self) -> tuple[list[AttentionLayer], StackLimit]:
-        """Draw the stack, and return it with its limit."""
-        from esscher.studies.deep.stack import random_stack
-
-        return random_stack(
-            self.depth,
-            self.dim,
-            self.horizon,
-            residual=self.residual,
-            output_scale=self.output_scale,
-            tau=self.tau,
-            seed=self.seed,
-        )
 
 
 #: A result of either study.

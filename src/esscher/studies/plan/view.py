@@ -1,4 +1,4 @@
-"""A plan as people see it: the tables, the cards and the sentences."""
+"""A plan as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 import xarray as xr
 
-from esscher.core.shown import between, byte_count, counted, shown, two_digits
+from esscher.core.shown import between, byte_count, counted, two_digits
 from esscher.core.variables import by_row, var
 from esscher.engine.attention.bits import EXACT
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.plan.result import PlanResult
 from esscher.studies.plan.study import ALL, FACTOR, PlanData
@@ -320,7 +319,8 @@ def notes(result: PlanResult) -> list[str]:
     data, said = PlanData(result.data), list[str]()
     if not result.checked:
         return said
-    share, dense = _share(data), float(data.dense_bytes)
+    share = float(data.bytes_share.sel(configuration="planned"))
+    dense = float(data.dense_bytes)
     said.append(
         f"The cache takes {byte_count(share * dense)} instead of {byte_count(dense)} "
         f"({share:.2%}), weights and scales included."
@@ -332,63 +332,3 @@ def notes(result: PlanResult) -> list[str]:
             f"median realised error is {median:.2f} times the predicted one."
         )
     return said
-
-
-def _share(data: PlanData) -> float:
-    """Bytes of the plan's cache as a share of the dense one's, measured."""
-    return float(data.bytes_share.sel(configuration="planned"))
-
-
-def cards(result: PlanResult) -> list[Card]:
-    """Return the numbers that matter: what is kept, and what that costs."""
-    data, plan = PlanData(result.data), result.plan
-    out = [
-        Card(
-            f"{100 * plan.share:.3g}%", "of the bytes are kept", f"{plan.ratio:.1%} of the tokens"
-        ),
-        Card(kept_per_head(result), "tokens per key head", f"of a prefix of {plan.prefix:,}"),
-    ]
-    if data.predicted_kl.notnull().any():
-        out.append(_estimate(number(data.predicted_kl), "predicted KL in nats per token"))
-    if not result.checked:
-        return out
-    share, dense = _share(data), float(data.dense_bytes)
-    label = f"for the cache instead of {byte_count(dense)}"
-    out.append(Card(byte_count(share * dense), label, f"measured: {share:.2%}"))
-    kl = number(data.kl.sel(configuration="planned"))
-    out.append(_estimate(kl, "measured KL to dense (nats per token)"))
-    ratio = number(data.over_planned.sel(configuration="uniform"))
-    ratio = inverse(ratio) if result.verdict == "worse" else ratio
-    value, label = f"{two_digits(ratio[0])}×", "closer to dense than uniform budgets"
-    if result.verdict == "worse":
-        label = label.replace("closer to", "farther from")
-    note = f"{STATISTIC} of this text, {_interval(ratio, 's2')}"
-    if result.verdict == "undecided":
-        note, value = f"ratio {two_digits(ratio[0])}, {note}", "undecided"
-        label = "whether the plan or uniform budgets are closer to dense"
-    out.append(Card(value, label, note))
-    best = [name_of(name) for name in result.best]
-    if len(best) == 1:
-        label = "closest to dense of all that was measured"
-        out.append(Card(best[0], label, "beyond the paired intervals"))
-    else:
-        label = "methods cannot be told apart as the closest to dense"
-        passages = counted(result.setup.settings.check_passages, "passage")
-        of = data.kl.sizes["configuration"] - 1
-        out.append(Card(f"{len(best)} of {of}", label, f"with {passages}: {', '.join(best)}"))
-    if score := totals(result):
-        note = f"dense {score['dense']:.0%}; {int(data.items.sel(task=ALL)):,} questions"
-        label = "of questions about texts answered right"
-        out.append(Card(f"{score['planned']:.0%}", label, note))
-    return out
-
-
-def _estimate(estimate: Number, label: str) -> Card:
-    return Card(shown(estimate[0]), label, _interval(estimate))
-
-
-def _interval(estimate: Number, how: str = "s3") -> str:
-    ends = estimate[1]
-    if ends is None:
-        return "no interval"
-    return f"95% interval {shown(ends[0], how)} to {shown(ends[1], how)}"

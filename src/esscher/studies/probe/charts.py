@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import numpy as np
 import xarray as xr
 from altair.typing import ChartType
 
 from esscher.core.shown import between, counted, shown
 from esscher.core.variables import table
 from esscher.runs.fits import Fit
-from esscher.show.cells import pairs, picked_title
+from esscher.show.cells import picked_title
 from esscher.show.chart import (
     Axis,
     Series,
@@ -25,7 +24,6 @@ from esscher.show.chart import (
     lines,
     panel,
     points,
-    sheet,
     words,
 )
 from esscher.show.content import Drawing
@@ -76,22 +74,19 @@ PREDICTORS = {
 ENDS = {"": "measured", "_low": "low", "_high": "high"}
 AMOUNT: dict[str, Any] = {"colours": SHARES, "log": True}
 SHARE: dict[str, Any] = {"colours": SHARES, "ends": (0.0, 1.0)}
-ERROR = HeadMap(OnePass.at_context, look=AMOUNT)
-NEEDED = HeadMap(TOKENS[1], look=AMOUNT)
-HORIZON = HeadMap(OnePass.horizon, look=AMOUNT)
-ATTENTION = HeadMap(LOST, look=SHARE)
 #: Exponents: those of the mean and the map, and of the covariance.
 EXPONENTS = tuple(
     HeadMap(Fit.exponent, f"exponent_{metric}", {"ends": (low, 0.6)})
     for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
 )
-#: Maps of the main chart, above the curves of the picked head, and of what is left.
-MAIN = (ERROR, NEEDED, *EXPONENTS[:2], HORIZON, ATTENTION)
-FIRST = (ERROR, NEEDED, HORIZON)
-OTHERS = (
+#: Maps above the curves of the picked head.
+MAPS = (
+    HeadMap(OnePass.at_context, look=AMOUNT),
+    HeadMap(TOKENS[1], look=AMOUNT),
+    HeadMap(OnePass.horizon, look=AMOUNT),
     *EXPONENTS,
     HeadMap(OnePass.khat, look=SHARE),
-    ATTENTION,
+    HeadMap(LOST, look=SHARE),
     HeadMap(OnePass.ess, look={"log": True}),
 )
 #: Most heads whose curves an explorer has: those that need most tokens. A report of 80 layers of 64
@@ -99,23 +94,11 @@ OTHERS = (
 KEPT = 1_000
 #: Points that a panel needs to stand beside another: one with many cells, and a small one.
 WIDE, SLIM = 150.0, 105.0
-#: Layers whose correlations are drawn.
-LAYERS = 6
 HOLLOW = "hollow: not to be trusted"
 
 
-def heads(result: Probe) -> ChartType:
-    """Draw six numbers of every head."""
-    return figure(_maps(result, MAIN), result.subject, apart=True)
-
-
-def numbers(result: Probe) -> ChartType:
-    """Draw the numbers of every head that the explorer leaves out."""
-    return figure(_maps(result, OTHERS), result.subject, least=WIDE, apart=True)
-
-
 def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
-    """Draw what every head needs, and below it the curves of the one that is picked.
+    """Draw nine numbers of every head, and below them the curves of the one that is picked.
 
     At first, that is the one that needs most tokens.
     """
@@ -131,7 +114,15 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [_curves(result, kept, metric, pick) for metric in METRIC_NAMES]
 
-    return head_explorer(result, TABLES[0], FIRST, curves, heads=heads, note=note, least=WIDE)
+    maps = list(MAPS)
+    if result.setup.settings.predict:
+        maps = [
+            replace(m, variable=ProbeData.predicted_exponent, column=f"predicted_{m.column}")
+            if m in EXPONENTS
+            else m
+            for m in maps
+        ]
+    return head_explorer(result, TABLES[0], maps, curves, heads=heads, note=note, least=WIDE)
 
 
 def tokens(result: Probe) -> ChartType:
@@ -192,29 +183,19 @@ def predicted(result: Probe) -> ChartType:
 
 
 def layers(result: Probe) -> ChartType:
-    """Draw the heads of each layer together: correlations above, numbers by layer below."""
+    """Draw what the heads of each layer have in common, by layer."""
     data = ProbeData(result.data.isel(size=-1, drop=True))
-    names, count = data.dataset["layer"].values.tolist(), data.dataset.sizes["head"]
-    above = []
-    for i in np.unique(np.linspace(0, len(names) - 1, min(LAYERS, len(names))).astype(int)):
-        vectors, norms = (
-            data.correlation.isel(layer=i).sel(errors=errors) for errors in ("mean", "magnitudes")
-        )
-        upper = vectors["head"] < vectors["other"]
-        frame = vectors.where(upper, norms).to_dataframe("correlation").reset_index()
-        frame = frame[["head", "other", "correlation"]]
-        rows = records(frame[frame["head"] != frame["other"]])
-        above.append(pairs(rows, "correlation", f"layer {names[i]}"))
+    count = data.dataset.sizes["head"]
 
     def shared(variable: str, errors: dict[str, str]) -> dict[str, xr.DataArray]:
         return {name: data.dataset[variable].sel(errors=key) for key, name in errors.items()}
 
     rates = layer_numbers(result)
     both = {"mean": "errors of the mean", "map": "errors of queries"}
-    below = [
+    panels = [
         _by_layer(
             "independent heads",
-            shared("effective_heads", both | {"magnitudes": "magnitudes"}),
+            shared("effective_heads", both),
             {"at": count, "name": "all heads"},
             0.0,
         ),
@@ -236,11 +217,8 @@ def layers(result: Probe) -> ChartType:
             None,
         ),
     ]
-    note = (
-        f"squares: correlation of the errors of heads at n = {result.data['size'].values[-1]:,}, "
-        "above the diagonal of the vectors, below of their magnitudes; bars: 95% intervals"
-    )
-    return sheet([figure(above), figure(below, apart=True)], result.subject, note=note)
+    note = f"errors at n = {result.data['size'].values[-1]:,}; bars: 95% intervals"
+    return figure(panels, result.subject, note=note, apart=True)
 
 
 def _by_layer(
@@ -312,20 +290,6 @@ def _exponent(result: Probe, numbers: Sequence[float]) -> str:
     return f"β = {between(value, (low, high), 'd3')}{how}"
 
 
-def _maps(result: Probe, maps: Iterable[HeadMap]) -> list[ChartType]:
-    """Maps of numbers, layer by head."""
-    frame = result.table()
-    if result.setup.settings.predict:
-        predicted = ProbeData.predicted_exponent
-        maps = [
-            replace(each, variable=predicted, column=f"predicted_{each.column}")
-            if each in EXPONENTS
-            else each
-            for each in maps
-        ]
-    return [each.draw(frame) for each in maps]
-
-
 def _places(frame: pd.DataFrame) -> list[tuple[int, int]]:
     """Layer and head of every row."""
     return [(int(layer), int(head)) for layer, head in frame[["layer", "head"]].to_numpy()]
@@ -343,10 +307,9 @@ def _no_layers(result: Probe) -> str | None:
 
 
 DRAWINGS = (
-    Drawing("heads", "six numbers of every head, layer by head", heads),
     Drawing(
         "explorer",
-        "error, tokens and horizon of every head, and the curves of one (--head)",
+        "nine numbers of every head, and the curves of one (--head)",
         explorer,
         heads=True,
         heading="Every head",
@@ -360,13 +323,6 @@ DRAWINGS = (
         tokens,
         heading="Tokens for 10% output error",
         caption="One point per head; click it to see the head.",
-    ),
-    Drawing(
-        "numbers",
-        "exponents, k-hat, sinks and effective tokens of every head",
-        numbers,
-        heading="Exponents and attention of every head",
-        caption="Click a cell to see the head.",
     ),
     Drawing(
         "predicted",

@@ -22,15 +22,11 @@ from esscher.studies.probe.together import (
     FEWEST,
     amplification,
     effective_heads,
-    effective_magnitudes,
     error_correlation,
-    magnitude_correlation,
 )
 
 #: Standard errors to each side of a 95% interval.
 NORMAL = 1.96
-#: Norms of the errors of the mean output, beside the errors themselves.
-MAGNITUDES = "magnitudes"
 #: Names of the errors in flags.
 WORDS = {"mean": "mean", "cov": "covariance", "map": "map"}
 #: Errors whose predicted exponents are flagged. That of the covariance was not worth it: it was
@@ -64,7 +60,7 @@ def combine(setup: Setup[ProbeSettings], cells: Sequence[xr.Dataset]) -> ProbeDa
         **{axis: whole[axis].values for axis in ("layer", "head", "metric", "size", "within")},
         **{axis: whole[axis].values for axis in ("entry", "rank")},
         other=whole["head"].values,
-        errors=(*PRODUCTS, MAGNITUDES),
+        errors=PRODUCTS,
         flag=FLAGS,
         replicate=range(errors.shape[-2]),
     )
@@ -156,7 +152,7 @@ def put_together(data: ProbeData, products: Array, settings: ProbeSettings) -> N
     Parameters
     ----------
     data
-        What to fill in; the errors of its heads are there.
+        What to fill in.
     products
         Axes [layer, error, replicate, size, pair].
     settings
@@ -168,9 +164,8 @@ def put_together(data: ProbeData, products: Array, settings: ProbeSettings) -> N
     replicates = products.shape[2]
     if heads < 2 or replicates < FEWEST:
         return
-    seed, mean_errors = settings.seed, data.replicate_error.sel(metric="mean").values[..., -1]
     correlation, effective, whole = (getattr(data, name).values for name in names)
-    projected = np.empty((len(products), len(PRODUCTS) + 1), dtype=object)
+    projected = np.empty((len(products), len(PRODUCTS)), dtype=object)
     rows, columns = np.triu_indices(heads)
     for i, layer in enumerate(products):
         for k, pairs in enumerate(layer):
@@ -178,14 +173,11 @@ def put_together(data: ProbeData, products: Array, settings: ProbeSettings) -> N
             both[..., rows, columns] = both[..., columns, rows] = pairs
             correlation[i, k] = error_correlation(both[:, -1])
             for j in range(len(sizes)):
-                effective[i, k, j] = estimate(effective_heads(both[:, j], seed))
-                whole[i, k, j] = estimate(amplification(both[:, j], seed))
+                effective[i, k, j] = estimate(effective_heads(both[:, j], settings.seed))
+                whole[i, k, j] = estimate(amplification(both[:, j], settings.seed))
             # rounding can make the norm of a vanishing sum negative
             total = np.sqrt(np.maximum(both.sum(axis=(2, 3)), 0.0))
-            projected[i, k] = fitted(total[None], sizes, seed)[0]
-        norms = mean_errors[i].T
-        correlation[i, -1] = magnitude_correlation(norms)
-        effective[i, -1, -1] = estimate(effective_magnitudes(norms, seed))
+            projected[i, k] = fitted(total[None], sizes, settings.seed)[0]
     data.correlation, data.effective_heads, data.amplification = correlation, effective, whole
     data.projected.put(projected)
 

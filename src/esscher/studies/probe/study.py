@@ -144,8 +144,7 @@ class Samples(Data):
 class ProbeData(Data):
     """The result: every head, and what the heads of each layer have in common.
 
-    ``errors`` of a layer: of the mean output, of single queries (map), and the norms of the first
-    (magnitudes).
+    ``errors`` of a layer: of the mean output, and of single queries (map).
     """
 
     one_pass = group(OnePass, "layer head")

@@ -38,12 +38,6 @@ def error_correlation(products: Array) -> Array:
         return np.asarray(np.nan_to_num(mean / np.outer(scale, scale)))
 
 
-def magnitude_correlation(magnitudes: Array) -> Array:
-    """Correlation over replicates of the norms of errors [replicate, H]."""
-    centred = magnitudes - magnitudes.mean(axis=0)
-    return error_correlation(centred[:, :, None] * centred[:, None, :])
-
-
 def effective_heads(products: Array, seed: int) -> Estimate:
     """Effective number of independent heads, with its interval, from products [replicate, H, H]."""
     heads = products.shape[1]
@@ -64,31 +58,6 @@ def effective_heads(products: Array, seed: int) -> Estimate:
         return np.asarray(heads**2 / np.clip(trace, heads, heads**2))
 
     return _with_interval(estimate, len(products), seed)
-
-
-def effective_magnitudes(magnitudes: Array, seed: int) -> Estimate:
-    """The same number for the norms of errors [replicate, H], from their correlations.
-
-    The square of a correlation over m replicates is corrected as in an adjusted R squared.
-    """
-    heads = magnitudes.shape[1]
-    rows, columns = np.triu_indices(heads, 1)
-
-    def estimate(copies: Array) -> Array:
-        share = copies / copies.sum(axis=1, keepdims=True)
-        mean = share @ magnitudes
-        products = magnitudes[:, rows] * magnitudes[:, columns]
-        covariance = share @ products - mean[:, rows] * mean[:, columns]
-        variance = np.maximum(share @ magnitudes**2 - mean**2, 0.0)
-        below = variance[:, rows] * variance[:, columns]
-        square = np.divide(covariance**2, below, out=np.zeros_like(below), where=below > 0)
-        # a resample has fewer different replicates than draws
-        different = 1 / np.sum(share**2, axis=1, keepdims=True)
-        adjusted = 1 - (1 - square) * (different - 1) / np.maximum(different - 2, 1)
-        trace = heads + 2 * adjusted.sum(axis=1)
-        return np.asarray(heads**2 / np.clip(trace, heads, heads**2))
-
-    return _with_interval(estimate, len(magnitudes), seed)
 
 
 def amplification(products: Array, seed: int) -> Estimate:

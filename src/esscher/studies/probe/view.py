@@ -1,4 +1,4 @@
-"""A probe as people see it: the tables, the cards and the sentences."""
+"""A probe as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from esscher.math.statistics.intervals import class_counts
 from esscher.runs.fits import Fit
 from esscher.runs.result import Result
 from esscher.show.table_view import TableView
-from esscher.studies.probe.combine import NORMAL, WORDS
+from esscher.studies.probe.combine import NORMAL
 from esscher.studies.probe.study import TOLERANCES, OnePass, ProbeData, ProbeSettings
 
 Probe = Result[ProbeSettings]
@@ -56,25 +56,11 @@ HOLDS = var(
     terminal="bound",
     help="whether the mean's exponent is above the paper's, by its 95% interval",
 )
-UNSCALED = var(
-    "",
-    "H without 1/√d",
-    name="H_unscaled",
-    page=False,
-    help="as the authors' programs compute it; Psi is its square",
-)
 FLAGGED = var("", "flags", name="flags", kind="U", help="what stands out at this head")
 LOST = var("", "sinks and delimiters", name="lost", page=False)
 SINKS = var("", "largest sinks", name="sinks", kind="U", page=False)
 COUNT = var("", "heads", "n0", name="heads", kind="i", terminal="heads")
-WHICH = var("", "which", name="which", kind="U")
-FIRST = var(
-    "",
-    "evidence at the head that needs most tokens",
-    name="first",
-    kind="U",
-    terminal="evidence at the head that needs most tokens",
-)
+WHICH = var("", "which", name="which", kind="U", terminal="which")
 TYPICAL = var(
     "", "mean exponent", name="typical", terminal="mean", help="mean exponent of the heads"
 )
@@ -116,7 +102,6 @@ def heads(result: Probe) -> xr.Dataset:
         extrapolated=~(needed <= data.one_pass.keys),
         holds=(bound.dims, holds),
         lost=data.one_pass.sink_share + data.one_pass.delimiter_share,
-        H_unscaled=data.one_pass.horizon * result.setup.model.head_dim**0.5,
         flags=by_row(lambda raised: ", ".join(flags[raised]), "flag", data.flagged),
         sinks=by_row(
             lambda tokens, shares: (
@@ -144,36 +129,6 @@ def exponents(result: Probe) -> xr.DataArray:
     return data.predicted_exponent if result.setup.settings.predict else data.fit.exponent
 
 
-def evidence(result: Probe, layer: int, head: int) -> dict[str, str]:
-    """Return what speaks for each flag of a head."""
-    data = ProbeData(result.data.sel(layer=layer, head=head))
-    share = float(data.reference_share)
-    reasons = data.fit.reasons.sel(metric="mean").item()
-    said = {
-        "reference": f"the reference's own error is {share:.0%} of the smallest error measured",
-        "fit": f"exponent of the mean: {reasons}",
-    }
-    for metric, word in WORDS.items():
-        here = ProbeData(data.dataset.sel(metric=metric, bound="value"))
-        noise, error = here.standard_error, float(here.one_pass.curve_exponent_error)
-        measured = f"exponent measured: {float(here.fit.exponent):.3f} ± {float(noise):.3f}"
-        alone, predicted = float(here.one_pass.curve_exponent), float(here.predicted_exponent)
-        said |= {
-            f"slow {word}": measured,
-            f"slow {word} (predicted)": "exponent predicted on these sizes: "
-            f"{alone:.3f} ± {error:.3f}",
-            f"prediction off ({word})": f"{measured}, exponent predicted: "
-            f"{predicted:.3f} ± {error:.3f}",
-        }
-        if metric == "mean":
-            horizon, sharp = float(here.one_pass.horizon), float(here.one_pass.sharp)
-            said["not Gaussian"] = (
-                f"{measured}, Gaussian tokens of H = {horizon:.2f} would tend to {sharp:.3f} "
-                "(conjectured)"
-            )
-    return {flag: said[flag] for flag in data.flagged["flag"].values[data.flagged.values].tolist()}
-
-
 def by_need(result: Probe) -> pd.DataFrame:
     """Return the table of heads, those that need most tokens first."""
     return TABLES[0].ordered(result)
@@ -189,16 +144,14 @@ def flags(result: Probe) -> xr.Dataset:
     """Return the flags that are raised, with their heads, those that need most tokens first."""
     raised = ProbeData(result.data).flagged.to_dataframe("raised").reset_index()
     order = by_need(result)[["layer", "head"]].merge(raised[raised["raised"]])
-    rows: dict[str, tuple[int, str, str]] = {}
+    rows: dict[str, tuple[int, str]] = {}
     for flag, there in order.groupby("flag", sort=False):
-        heads = [(int(layer), int(head)) for layer, head in there[["layer", "head"]].to_numpy()]
-        names = [f"{layer}.{head}" for layer, head in heads]
+        names = [f"{layer}.{head}" for layer, head in there[["layer", "head"]].to_numpy()]
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        first = f"{names[0]}: {evidence(result, *heads[0])[str(flag)]}"
-        rows[str(flag)] = len(names), ", ".join(names[:NAMED]) + more, first
+        rows[str(flag)] = len(names), ", ".join(names[:NAMED]) + more
     if not rows:
         return xr.Dataset()
-    columns = zip(("heads", "which", "first"), zip(*rows.values(), strict=True), strict=True)
+    columns = zip(("heads", "which"), zip(*rows.values(), strict=True), strict=True)
     data = {name: ("flag", list(values)) for name, values in columns}
     return xr.Dataset(data, {"flag": list(rows)})
 
@@ -248,7 +201,7 @@ TABLES = (
             *(*TOKENS, EXTRAPOLATED, OnePass.at_context, FLAGGED, OnePass.horizon),
             *(OnePass.psi, OnePass.paper_bound, HOLDS, OnePass.paper_reference, Fit.exponent),
             *(ProbeData.predicted_exponent, OnePass.khat, OnePass.ess, OnePass.sink_share),
-            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, UNSCALED, OnePass.sharp),
+            *(OnePass.delimiter_share, LOST, SINKS, OnePass.psi_one_sided, OnePass.sharp),
             *(OnePass.frobenius, OnePass.tau, ProbeData.reference_share, OnePass.keys),
         ),
         heads,
@@ -264,7 +217,7 @@ TABLES = (
         "flags",
         "Flags: what stands out",
         ("flag",),
-        (COUNT, WHICH, FIRST),
+        (COUNT, WHICH),
         flags,
         sort="heads",
         most=100,

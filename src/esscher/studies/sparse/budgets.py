@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,18 +24,28 @@ def model_budgets(
 ) -> tuple[int, ...]:
     """Return budgets for passages of a length; layers of the model may have windows."""
     keys = int(PREFIX * length) + 1 if model.causal else length
-    remedy = "" if length >= model.max_positions else ", or a longer context"
-    if given is None and model.window is not None:
-        keys = min(keys, model.window)
-    return choose_budgets(keys, MODEL_SHARE, names, given, remedy)
+    window = model.window if given is None and model.window is not None else math.inf
+
+    def remedy(needed: int) -> str:
+        """A length at which a query sees enough keys, if there is one."""
+        shortest = math.ceil((needed - 1) / PREFIX) if model.causal else needed
+        possible = needed <= window and shortest <= model.max_positions
+        return f", or a context of at least {shortest}" if possible else ""
+
+    return choose_budgets(int(min(keys, window)), MODEL_SHARE, names, given, remedy)
 
 
 def choose_budgets(
-    keys: int, share: float, names: Sequence[str], given: Sequence[int] | None, remedy: str
+    keys: int,
+    share: float,
+    names: Sequence[str],
+    given: Sequence[int] | None,
+    remedy: Callable[[int], str],
 ) -> tuple[int, ...]:
     """Return budgets up to a share of the keys that a query may see, or those that are given.
 
-    The last one is at least twice the first.
+    The last one is at least twice the first. If there are too few keys, ``remedy`` takes how many
+    are needed and says how to have them.
     """
     if given is not None:
         return _given(given, keys, names, remedy)
@@ -44,14 +54,16 @@ def choose_budgets(
     if keys < needed:
         raise InputError(
             f"a query may see only {keys} keys, and a curve of these patterns takes {needed}; give "
-            f"budgets of your own{remedy}"
+            f"budgets of your own{remedy(needed)}"
         )
     last = min(LAST, int(share * keys))
     first = FIRST if last >= 4 * FIRST else max(smallest, last // 4)
     return tuple(int(r) for r in np.unique(np.geomspace(first, last, COUNT).round()))
 
 
-def _given(budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str) -> tuple[int, ...]:
+def _given(
+    budgets: Sequence[int], keys: int, names: Sequence[str], remedy: Callable[[int], str]
+) -> tuple[int, ...]:
     """Budgets that are given, if they lie below the keys that every query may see."""
     sizes = tuple(int(r) for r in as_sizes(budgets, "budgets"))
     if len(sizes) < 2:
@@ -59,7 +71,7 @@ def _given(budgets: Sequence[int], keys: int, names: Sequence[str], remedy: str)
     if sizes[-1] >= keys:
         raise InputError(
             f"budgets go up to {sizes[-1]}, but a query may see only {keys} keys; "
-            f"choose budgets below that{remedy}"
+            f"choose budgets below that{remedy(sizes[-1] + 1)}"
         )
     for name in names:
         PATTERNS[name].check(sizes[0])

@@ -281,7 +281,9 @@ class SparseLawStudy(Study[SparseLawSettings]):
         if self.spectrum is not None and len(self.spectrum) != dim:
             raise InputError(f"dim is {dim}, but spectrum has {len(self.spectrum)} values")
         names = as_patterns(self.patterns or "all")
-        budgets = choose_budgets(self.tokens, SHARE, names, self.budgets, ", or more tokens")
+        budgets = choose_budgets(
+            self.tokens, SHARE, names, self.budgets, lambda needed: f", or at least {needed} tokens"
+        )
         settings = self.settings_with(dim=dim, patterns=names, budgets=budgets)
         _ = settings.head  # says what is wrong with the law before any work is done
         return settings

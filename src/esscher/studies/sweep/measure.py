@@ -29,7 +29,7 @@ from esscher.math.limits import NoLimit, limit_moments, missing_limit
 from esscher.runs.executors import CellExecutor, Task, one_blas_thread
 from esscher.runs.folder import Run
 from esscher.runs.study import Setup
-from esscher.studies.sweep.schedule import Schedule
+from esscher.studies.sweep.schedule import Batch, check_end, following_batch
 from esscher.studies.sweep.study import (
     LIMIT,
     METRICS,
@@ -363,8 +363,9 @@ def stored_cells(setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Da
     """Return the cells that a result is made of, and whether they are all that was asked for."""
     settings = setup.settings
     errors = replicate_errors(settings, run, run.names())
-    schedule, complete = Schedule(settings, run.folder), bool(errors)
-    while complete and (batch := schedule.next_batch(errors)) is not None:
+    complete, batches = bool(errors), list[Batch]()
+    while complete and (batch := following_batch(settings, batches, errors, run.folder)):
+        batches.append(batch)
         complete = all(number in errors for number in range(batch.start, batch.stop))
     limit, predictions = limit_and_predictions(setup, run)
     names = [LIMIT, PREDICTIONS, *map(cell_name, errors)]
@@ -397,17 +398,18 @@ class SweepWork:
 
         The limit is stored before the first of them, predictions after the last.
         """
-        settings = self.setup.settings
-        schedule = Schedule(settings, run.folder)
+        settings, batches = self.setup.settings, list[Batch]()
         known = replicate_errors(settings, run, run.names())
-        schedule.check(known)
+        if settings.precision is None:  # otherwise the end is not known yet
+            check_end(settings.replicates, known, run.folder)
         limit, predictions = limit_and_predictions(self.setup, run)
         if limit is None:  # stored: a resumed run compares with the very same numbers
             with one_blas_thread():
                 limit = limit_cell(self.head, *self.drawn, settings).dataset
             run.write(LIMIT, limit)
         plan = None
-        while (batch := schedule.next_batch(known)) is not None:
+        while batch := following_batch(settings, batches, known, run.folder):
+            batches.append(batch)
             missing = [n for n in range(batch.start, batch.stop) if n not in known]
             if not missing:
                 continue
@@ -422,7 +424,7 @@ class SweepWork:
             }
             if settings.precision is not None:  # what comes next depends on it
                 known |= replicate_errors(settings, run, names.values())
-        schedule.check(known)
+        check_end(batches[-1].stop, known, run.folder)
         if settings.predict and predictions is None:
             from esscher.studies.sweep.combine import predict
 

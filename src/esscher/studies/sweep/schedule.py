@@ -16,7 +16,7 @@ was killed and resumed, on any number of workers, makes the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,55 +165,58 @@ def relative_covariance(errors: Array) -> Array:
     return np.asarray(centred.T @ centred / max(len(whole) - 1, 1))
 
 
-class Schedule:
-    """Says which batch comes next, given the replicates that are there."""
+def following_batch(
+    settings: SweepSettings, batches: list[Batch], parts: Mapping[int, Array], folder: Path
+) -> Batch | None:
+    """Return the batch after some others; ``None`` at the end. Some replicates may be there.
 
-    def __init__(self, settings: SweepSettings, folder: Path) -> None:
-        self._settings, self._folder = settings, folder
-        self._sizes = np.asarray(settings.sizes, dtype=np.float64)
-        self._work = replicate_work(self._sizes, settings.query_count)
-        self.batches: list[Batch] = []
+    Parameters
+    ----------
+    settings
+        Those of the sweep.
+    batches
+        The batches before.
+    parts
+        Errors of the replicates that are there, [metric, alpha, size]: all of the batches before.
+    folder
+        Directory of the run, for messages.
 
-    def next_batch(self, parts: Mapping[int, Array]) -> Batch | None:
-        """The next batch, of which some replicates may be there; ``None`` at the end.
-
-        ``parts`` are the errors of the replicates that are there, axes [metric, alpha, size]. All
-        of the batches before must be among them.
-        """
-        settings, batch = self._settings, None
-        if not self.batches:
-            batch = Batch(0, settings.replicates, len(self._sizes))
-        elif settings.precision is not None and settings.max_replicates is not None:
-            replicates = range(self.batches[-1].stop)
-            errors = np.stack([parts[r][METRICS.index("mean")] for r in replicates], axis=1)
-            with one_blas_thread():
-                widths = slope_half_widths(errors, self._sizes, settings.seed)
-                widest = int(np.argmax(widths))
-                if widths[widest] <= settings.precision:
-                    return None
-                covariance = relative_covariance(errors[widest])
-                left = settings.max_replicates - spent(self.batches, self._work)
-                batch = next_batch(self.batches, np.log(self._sizes), covariance, self._work, left)
-        if batch is None:
-            return None
-        self.batches.append(batch)
-        for replicate in (r for r in parts if batch.start <= r < batch.stop):
-            depth = int(np.isfinite(parts[replicate][0, 0]).sum())
-            if depth != batch.depth:
-                raise InputError(
-                    f"{self._folder} holds replicate {replicate} up to size number {depth}, "
-                    f"not {batch.depth}: it was begun with another number of replicates before "
-                    "precision was judged; give the same one, or choose another directory"
-                )
-        return batch
-
-    def check(self, parts: Mapping[int, Array]) -> None:
-        """Refuse replicates beyond those that are asked for."""
-        if self._settings.precision is not None and not self.batches:
-            return  # the end is not known yet
-        end = self.batches[-1].stop if self.batches else self._settings.replicates
-        if any(replicate >= end for replicate in parts):
+    Raises
+    ------
+    InputError
+        If replicates of the batch are there that go up to other sizes.
+    """
+    sizes, batch = np.asarray(settings.sizes, dtype=np.float64), None
+    if not batches:
+        batch = Batch(0, settings.replicates, len(sizes))
+    elif settings.precision is not None and settings.max_replicates is not None:
+        errors = np.stack(
+            [parts[r][METRICS.index("mean")] for r in range(batches[-1].stop)], axis=1
+        )
+        with one_blas_thread():
+            widths = slope_half_widths(errors, sizes, settings.seed)
+            widest = int(np.argmax(widths))
+            if widths[widest] <= settings.precision:
+                return None
+            covariance = relative_covariance(errors[widest])
+            work = replicate_work(sizes, settings.query_count)
+            left = settings.max_replicates - spent(batches, work)
+            batch = next_batch(batches, np.log(sizes), covariance, work, left)
+    for replicate in (r for r in parts if batch and batch.start <= r < batch.stop):
+        depth = int(np.isfinite(parts[replicate][0, 0]).sum())
+        if batch and depth != batch.depth:
             raise InputError(
-                f"{self._folder} holds {len(parts)} replicates, more than the {end} asked for now; "
-                f"ask for at least {max(parts) + 1}, or choose another directory"
+                f"{folder} holds replicate {replicate} up to size number {depth}, "
+                f"not {batch.depth}: it was begun with another number of replicates before "
+                "precision was judged; give the same one, or choose another directory"
             )
+    return batch
+
+
+def check_end(end: int, parts: Collection[int], folder: Path) -> None:
+    """Refuse replicates beyond those that are asked for."""
+    if parts and max(parts) >= end:
+        raise InputError(
+            f"{folder} holds {len(parts)} replicates, more than the {end} asked for now; "
+            f"ask for at least {max(parts) + 1}, or choose another directory"
+        )

@@ -1,30 +1,21 @@
-"""The result as people see it: the tables, the cards and the sentences."""
+"""The result as people see it: the tables and the sentences."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import between, counted, shown, two_digits
+from esscher.core.shown import between, counted, two_digits
 from esscher.core.variables import var, with_ends
-from esscher.math.statistics.intervals import agreement
 from esscher.runs.fits import Fit
-from esscher.show.content import Card
 from esscher.show.table_view import TableView
 from esscher.studies.sweep.study import METRICS, Sweep, SweepData
 
 TITLE = "Sweep of a synthetic head"
 #: The errors in words.
 TITLES = dict(zip(METRICS, ("mean output", "covariance", "map (rms)"), strict=True))
-#: When a measured exponent agrees with a predicted one.
-RULE = "agrees: the whole 95% interval within 0.05 of the prediction; differs: all of it farther"
-#: Verdicts on laws by the class in which they are counted.
-VERDICTS = dict.fromkeys(("power", "as predicted"), "straight or as predicted")
-VERDICTS |= dict.fromkeys(("floor", "logarithmic", "two powers", "bent"), "bent")
-VERDICTS["undecided"] = "undecided"
 EXPONENT = var(
     "",
     "exponent β",
@@ -86,17 +77,12 @@ def subject(result: Sweep) -> str:
     """Return what was measured, in a line."""
     settings, head = result.setup.settings, result.head_record
     state = "" if result.complete else " (not complete)"
+    low, high = float(result["horizon"].min()), float(result["horizon"].max())
     return (
         f"{counted(result.data.sizes['replicate'], 'replicate')}{state} of {head.tokens} tokens, "
-        f"d = {head.key_dim}, {horizon_range(result)}, queries: {settings.queries}, "
-        f"seed {settings.seed}"
+        f"d = {head.key_dim}, H = {low:.3g}{'' if low == high else f' to {high:.3g}'}, queries: "
+        f"{settings.queries}, seed {settings.seed}"
     )
-
-
-def horizon_range(result: Sweep) -> str:
-    """Return the horizons in words, such as ``H = 0.5 to 2``."""
-    low, high = float(result["horizon"].min()), float(result["horizon"].max())
-    return f"H = {low:.3g}" + ("" if low == high else f" to {high:.3g}")
 
 
 def headline(result: Sweep) -> str:
@@ -158,72 +144,12 @@ def cautions(result: Sweep) -> list[str]:
 
 def notes(result: Sweep) -> list[str]:
     """Return what is said below the tables of a terminal."""
-    data = SweepData(result.data)
-    said = [f"{subject(result)}."]
-    if not result.has_fits:
-        return said
-    if counts := agreement_counts(result):
-        said.append(f"Measured against predicted exponents: {count_words(counts)}.")
-    said.append(f"Laws: {count_words(law_counts(data.verdict))}.")
-    for row in result.table("exponents").to_dict("records"):
-        if row["reasons"]:
-            said.append(
-                f"Not trusted, H = {row['horizon']:.4g}, {row['metric']}: {row['reasons']}."
-            )
-    return said
-
-
-def cards(result: Sweep) -> list[Card]:
-    """Return the numbers that matter."""
-    data = SweepData(result.data)
-    least, most = int(data.replicates.min()), int(data.replicates.max())
-    few = f", {least:,} to {most:,} by size" if least != most else ""
-    count = shown(result.data.sizes["replicate"], "n0")
-    said = [Card(count, "replicates", f"independent samples{few}")]
-    if not result.has_fits:
-        return said
-    if data.dataset.sizes["alpha"] == 1:
-        for metric, title in TITLES.items():
-            exponent, (low, high) = with_ends(data.fit.exponent.sel(metric=metric)[0])
-            note = f"95% interval {shown(low, 'd3')} to {shown(high, 'd3')}"
-            said.append(Card(shown(exponent, "d3"), f"exponent of the {title}", note))
-    if counts := agreement_counts(result):
-        value, note = f"{counts['agrees']} of {sum(counts.values())}", count_words(counts)
-        title = "exponents agree with theory on these sizes"
-        said.append(Card(value, title, f"{note}; {RULE}"))
-    settled = data.fit.trusted & (data.verdict == "power")
-    said.append(
-        Card(
-            f"{int(settled.sum())} of {settled.size}",
-            "exponents have settled: they hold for larger n too",
-            f"trusted fits of a power law; trusted: {int(data.fit.trusted.sum())}; laws: "
-            f"{count_words(law_counts(data.verdict))}",
-        )
-    )
-    return said
-
-
-def agreement_counts(result: Sweep) -> dict[str, int]:
-    """How many predicted exponents agree with the measured ones, differ, or are undecided."""
-    frame = result.table("exponents")
-    if "predicted" not in frame:
-        return {}
-    known = frame[frame["predicted"].notna()].to_dict("records")
-    rows = [(row["exponent_low"], row["exponent_high"], row["predicted"]) for row in known]
-    counts = Counter(agreement((low, high), expected) for low, high, expected in rows)
-    return {name: counts[name] for name in ("agrees", "differs", "undecided")}
-
-
-def law_counts(verdicts: xr.DataArray) -> dict[str, int]:
-    """How many laws are decided, bent, and undecided."""
-    counts = Counter(VERDICTS[verdict] for verdict in verdicts.values.ravel().tolist() if verdict)
-    return {name: counts[name] for name in dict.fromkeys(VERDICTS.values())}
-
-
-def count_words(counts: dict[str, int]) -> str:
-    """The counts as words, such as ``4 agree, 1 differs, 7 undecided``."""
-    plural = {"agrees": "agree", "differs": "differ"}
-    return ", ".join(
-        f"{count} {name if count == 1 else plural.get(name, name)}"
-        for name, count in counts.items()
-    )
+    rows = result.table("exponents").to_dict("records") if result.has_fits else []
+    return [
+        f"{subject(result)}.",
+        *(
+            f"Not trusted, H = {row['horizon']:.4g}, {row['metric']}: {row['reasons']}."
+            for row in rows
+            if row["reasons"]
+        ),
+    ]
