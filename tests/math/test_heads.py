@@ -141,14 +141,6 @@ def test_array_head_is_the_empirical_law() -> None:
         head.psi("one-sided")
 
 
-def test_array_head_of_a_gaussian_sample_has_its_horizon() -> None:
-    """Spectrum from arrays within a few standard errors (1/sqrt(2N) relative) of the weights'."""
-    head = random_head(2)
-    t = head.sample(200_000, np.random.default_rng(0))
-    arrays = esscher.array_head(t.tilts, t.keys, t.values, scale=1.0)
-    np.testing.assert_allclose(arrays.spectrum, head.spectrum, rtol=5 * (2 * 200_000) ** -0.5 * 2)
-
-
 def test_singular_keys_live_in_their_range() -> None:
     head = esscher.weight_head(
         esscher.laws.Gaussian(dim=3), query=np.eye(3) * 0.5, key=np.diag([1.0, 1.0, 0.0]), scale=1.0

@@ -178,9 +178,7 @@ def layers_of(model: ModelChoice) -> int:
 
 def test_other_weights_on_the_worker_are_refused(place: Path, cluster: Cluster) -> None:
     for name, words in (("encoder", "has other weights on the worker on"), ("none", "the worker")):
-        choice = ModelChoice(
-            str(place / name), "cpu", "float32", None, False, False, weight_hash="0" * 64
-        )
+        choice = ModelChoice(str(place / name), weight_hash="0" * 64)
         with pytest.raises(InputError, match=words):
             dict(cluster.run([Task("a", layers_of, (choice,))]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.core.codec import as_json
 from esscher.core.validation import Array
 from esscher.math.statistics import LAWS, Selection, fit_rate, resample, select_law
 from esscher.math.statistics.laws import fit_floor, fit_two_powers
@@ -189,7 +188,6 @@ def test_weights_and_parameters() -> None:
     assert found.largest_floor is not None
     assert 0 <= found.largest_floor <= np.exp(found.laws["power"].error(SIZES)).max()
     assert "criterion" in repr(found)
-    as_json(found)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-4, 0.02, 0.3])

@@ -15,11 +15,5 @@ def few_resamples(monkeypatch):
 
 @pytest.fixture(scope="session")
 def settings():
-    return PaperSettings(
-        claims=("heads",),
-        scale="quick",
-        encoder=ENCODER,
-        decoder=DECODER,
-        text=TEXT,
-        seed=0,
-    )
+    names = {"encoder": ENCODER, "decoder": DECODER, "text": TEXT}
+    return PaperSettings(claims=("heads",), scale="quick", seed=0, **names)

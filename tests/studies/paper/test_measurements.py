@@ -13,19 +13,12 @@ from scipy import stats
 
 from esscher import fit_rate
 from esscher.core.streams import random_stream
-from esscher.core.variables import joined
 from esscher.math.laws import Cube, Sphere
 from esscher.studies.paper import heads, models, study
 from esscher.studies.paper.claims import growth_law
 from esscher.studies.paper.models import causal_errors, controlled_means, extrapolate
 from esscher.studies.paper.study import Growth, PaperStudy
-from esscher.studies.paper.synthetic import (
-    SUPPORT_LAWS,
-    langevin,
-    set_growth,
-    simultaneous_band,
-    support_law,
-)
+from esscher.studies.paper.synthetic import SUPPORT_LAWS, set_growth, simultaneous_band, support_law
 from esscher.studies.probe import probe
 from tests.engine.models.folders import random_words, save
 
@@ -39,13 +32,6 @@ SMALL = {"tokens": 300, "sizes": [16, 32, 64, 128], "replicates": 8}
 def draws(count: int, seed: int = 0) -> np.ndarray:
     rng = random_stream(seed, "draws")
     return np.column_stack([rng.standard_normal((count, 3)), rng.random(count)])
-
-
-def test_langevin() -> None:
-    s = np.array([1e-9, 1e-3, 0.5, 3.0, 50.0])
-    small = [s[0] / 3, s[1] / 3 - s[1] ** 3 / 45]
-    exact = [*small, 1 / np.tanh(0.5) - 2, 1 / np.tanh(3) - 1 / 3, 1 - 1 / 50]
-    np.testing.assert_allclose(langevin(s), exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize("law", SUPPORT_LAWS)
@@ -158,9 +144,6 @@ def test_parts_have_every_layer_once(tiny):
     assert sorted(layer for part in layers for layer in part) == list(range(count))
     none = heads.measure_heads({"part": heads.PARTS - 1} | SMALL, tiny)
     assert none.dataset.sizes["layer"] == 0
-    cells = [heads.measure_heads({"part": part} | SMALL, tiny).dataset for part in (2, 0, 1, 5)]
-    whole = joined(cells, "layer").sortby("layer")
-    assert whole["layer"].values.tolist() == list(range(count))
 
 
 def test_units_do_not_depend_on_what_ran_before(tiny):
@@ -193,10 +176,8 @@ def test_windows_of_an_encoder_that_reads_long_passages(tiny, tmp_path, monkeypa
     assert not heads.MEASUREMENTS["windows"].units(tiny)
     monkeypatch.setattr(heads, "LONG_CONTEXT", 64)
     monkeypatch.setattr(heads, "RANDOM_KEYS", 6)
-    cells = [
-        heads.measure_windows({"passage": i, "queries": 40, "half_widths": [4, 8, 16]}, bird)
-        for i in range(3)
-    ]
+    few = {"queries": 40, "half_widths": [4, 8, 16]}
+    cells = [heads.measure_windows({"passage": i} | few, bird) for i in range(3)]
     shape = heads.loaded_model(bird.encoder).shape
     assert cells[0].error.shape == (shape.layers * shape.heads, 1, 1, 3)
     windows = heads.summarise_windows(units, [cell.dataset for cell in cells], bird)
@@ -212,7 +193,8 @@ def test_a_window_over_everything_has_no_error(monkeypatch):
     assert errors.max() < 1e-20  # every key beside the window is drawn
 
 
-def test_argmax_has_its_exact_expectation():
+def test_argmax_has_its_exact_expectation(monkeypatch):
+    monkeypatch.setattr(heads, "QUERIES", 37)  # the last block is shorter
     q, k, v = normal_cloud()
     sizes, replicates = (4, 16, 48), 600
     shift, square = heads.argmax_errors(q, k, v, sizes, replicates, random_stream(0, "test"))
@@ -227,15 +209,6 @@ def test_argmax_has_its_exact_expectation():
         ):
             noise = measured.std(axis=0, ddof=1) / np.sqrt(replicates)
             assert np.abs((measured.mean(axis=0) - expected) / noise).max() < 3.5
-
-
-def test_queries_are_taken_in_blocks(monkeypatch):
-    q, k, v = (np.round(10 * part) for part in normal_cloud())  # products are exact
-    whole = heads.argmax_errors(q, k, v, (8, 32), 5, random_stream(1, "test"))
-    monkeypatch.setattr(heads, "QUERIES", 37)
-    parts = heads.argmax_errors(q, k, v, (8, 32), 5, random_stream(1, "test"))
-    assert np.allclose(whole[0], parts[0])
-    assert np.allclose(whole[1], parts[1])
 
 
 def test_argmax_sizes_go_up_to_a_quarter_of_the_tokens(tiny):
@@ -315,9 +288,6 @@ def test_a_control_removes_the_noise_that_it_explains():
     control = rng.exponential(size=(4, 50, 2))
     expected = np.ones((4, 2))
     np.testing.assert_allclose(controlled_means(3 * control, control, expected), 3.0)
-    # a control that has nothing to do with the values leaves them about where they are
-    values = rng.exponential(size=(4, 50, 2))
-    assert np.abs(controlled_means(values, control, expected) - values.mean(axis=1)).max() < 0.15
 
 
 # -- accuracy

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
-from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
-from esscher.core.codec import Count, Name, Record, as_tree
 from esscher.core.errors import InputError
 from esscher.core.shown import counted, plain_count, rounded
 from esscher.core.validation import (
@@ -26,10 +24,8 @@ from esscher.core.validation import (
 from esscher.math.statistics.intervals import (
     LEVEL,
     Ends,
-    Matrix,
     Numbers,
     Resamples,
-    as_matrix,
     finite,
     finite_numbers,
     resample,
@@ -54,7 +50,8 @@ FAR = np.linspace(0.01, 700.0, 70_000)
 GRID = 2001
 
 
-class Rate(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rate:
     """Power law fitted to measured errors: error ~ ``constant * n**-exponent``.
 
     Attributes
@@ -102,13 +99,13 @@ class Rate(Record, frozen=True, kw_only=True):
     lower: Numbers
     upper: Numbers
     weights: tuple[float, ...]
-    law: Name
+    law: str
     selection: Selection
     trusted: bool
     reasons: tuple[str, ...]
-    n_replicates: Count
+    n_replicates: int
     seed: int
-    covariance: Matrix | None
+    covariance: Array | None
     critical: float | None
     predicted: float | None = None
     sharp: float | None = None
@@ -227,7 +224,7 @@ class Rate(Record, frozen=True, kw_only=True):
         return self._crossing(FAR, gap, fit.gradient(n), fit.covariance)
 
     def _crossing(
-        self, z: Array, gap: Array, gradient: Array, covariance: Matrix | None
+        self, z: Array, gap: Array, gradient: Array, covariance: Array | None
     ) -> tuple[float, float, float]:
         """Tokens ``e^z`` from which ``gap`` is negative for good, and the ends of their interval.
 
@@ -293,10 +290,6 @@ class Rate(Record, frozen=True, kw_only=True):
             "fitted": self.fitted,
         }
         return pd.DataFrame(columns, dtype=np.float64)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, lists and strings (JSON-safe; None for what is not finite)."""
-        return dict(as_tree(self))
 
     def plot(self) -> Plot:
         """Draw errors, fit and the exponents to compare with, in log-log axes."""
@@ -501,7 +494,7 @@ def fit_rate(
     )
     _, lower, upper = resamples.intervals(np.eye(len(at)), level)
     mean = np.exp(resamples.log_errors)
-    covariance = as_matrix(forms @ resamples.covariance @ forms.T)
+    covariance = forms @ resamples.covariance @ forms.T
     rate = Rate(
         exponent=float(beta),
         interval=interval,

@@ -20,8 +20,6 @@ from esscher.core.validation import Array, as_array
 
 #: One number per size, or per pair of sizes.
 Numbers: TypeAlias = tuple[float | None, ...]
-#: A small matrix, by rows.
-Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 #: Ends of an interval.
 Ends: TypeAlias = tuple[float | None, float | None]
 
@@ -34,11 +32,6 @@ def finite(value: float) -> float | None:
 def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
     """Return a tuple of floats, None for those that are not finite."""
     return tuple(finite(value) for value in values)
-
-
-def as_matrix(values: NDArray[np.float64]) -> Matrix:
-    """Return the rows of a matrix as tuples."""
-    return tuple(tuple(row) for row in values.tolist())
 
 
 # Which exponents are 1/2, which are below it, and which are undecided: from intervals alone.

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import scipy
 
-from esscher.core.codec import Name, Record
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Matrix, Resamples
+from esscher.math.statistics.intervals import Resamples
 
 #: Variances are not taken for less than this share of the largest: one size at which all replicates
 #: happen to agree must not make the weights.
@@ -102,7 +101,8 @@ def law_words(law: str) -> str:
     return known.get(law, f"{law} law")
 
 
-class LawFit(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LawFit:
     """One law fitted to an error curve.
 
     Attributes
@@ -122,9 +122,9 @@ class LawFit(Record, frozen=True, kw_only=True):
         Probability of a larger distance if this law were true, from resampled replicates.
     """
 
-    law: Name
+    law: str
     parameters: dict[str, float]
-    covariance: Matrix
+    covariance: Array
     chi_square: float
     criterion: float
     p_value: float

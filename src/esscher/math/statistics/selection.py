@@ -34,13 +34,14 @@ the power part is found in one curve of nine, and by its ratio to the predicted 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from esscher.core.codec import Interval, Name, Record
+from esscher.core.codec import Interval
 from esscher.core.shown import plain_count
 from esscher.core.validation import Array
-from esscher.math.statistics.intervals import Resamples, as_matrix
+from esscher.math.statistics.intervals import Resamples
 from esscher.math.statistics.laws import (
     ENOUGH,
     EQUAL,
@@ -75,7 +76,8 @@ WORDS = {
 FEWEST_SIZES, FEWEST_REPLICATES = 4, 5
 
 
-class AgainstPrediction(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AgainstPrediction:
     """Ratio of measured to predicted errors, which is constant if the prediction is right.
 
     Attributes
@@ -121,7 +123,8 @@ class AgainstPrediction(Record, frozen=True, kw_only=True):
         )
 
 
-class Selection(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
     """Verdict on the law of an error curve, and the evidence.
 
     Attributes
@@ -155,15 +158,15 @@ class Selection(Record, frozen=True, kw_only=True):
         The verdict in words.
     """
 
-    law: Name
+    law: str
     decisive: bool
-    verdict: Name
+    verdict: str
     laws: dict[str, LawFit]
     bend: float | None
     p_value: float | None
     largest_floor: float | None
-    evidence: Name
-    rivals: tuple[Name, ...]
+    evidence: str
+    rivals: tuple[str, ...]
     floor_share: float | None
     power: dict[str, float]
     predicted: AgainstPrediction | None
@@ -326,7 +329,7 @@ def _fit_all(resamples: Resamples, covariance: Array) -> dict[str, LawFit]:
         fits[law] = LawFit(
             law=law,
             parameters=dict(zip(names, values, strict=True)),
-            covariance=as_matrix(forms @ resamples.covariance @ forms.T),
+            covariance=forms @ resamples.covariance @ forms.T,
             chi_square=chi_square[law],
             criterion=criterion[law],
             p_value=float((1 + larger) / (1 + len(simulated))),

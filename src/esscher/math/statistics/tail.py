@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Amount, Interval, Record
+from esscher.core.codec import Interval
 from esscher.core.errors import InputError
 from esscher.core.shown import rounded
 from esscher.core.validation import Array, as_nonnegative, as_numbers
@@ -293,7 +293,8 @@ BEYOND = 10.0
 DEPENDENT = 0.6
 
 
-class TailIndex(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TailIndex:
     """Tail of received attention, and the asymptotic exponent of the mean error that goes with it.
 
     Of several passages, the mean of each number.
@@ -329,15 +330,15 @@ class TailIndex(Record, frozen=True, kw_only=True):
     interval: Interval
     standard_error: float
     k_with_sinks: float | None
-    sinks: tuple[Amount, ...]
+    sinks: tuple[int, ...]
     sink_share: float
-    n: Amount
-    tail_count: Amount
-    minimum_size: Amount
+    n: int
+    tail_count: int
+    minimum_size: int
     trusted: bool
     reasons: tuple[str, ...]
-    clusters: Amount
-    effective_count: Amount
+    clusters: int
+    effective_count: float
 
     @property
     def dependent(self) -> bool:

@@ -414,29 +414,25 @@ def draw_depth(data: PaperData) -> ChartType:
     )
 
 
-def ranked(rows: Rows, field: str) -> Rows:
-    """Return heads in the order of a number, with their rank and name."""
-    ordered = sorted(rows, key=lambda row: row[field])
-    return [
+def ranked_heads(heads: xr.Dataset, field: str) -> tuple[Rows, Axis, Series]:
+    """Return heads in the order of a number, an axis of their ranks, and a series by verdict."""
+    rows = rows_of(heads, ("layer", "head"), field, "", "verdict")
+    rows = [
         row | {"rank": i + 1, "name": f"{row['layer']}.{row['head']}"}
-        for i, row in enumerate(ordered)
+        for i, row in enumerate(sorted(rows, key=lambda row: row[field]))
     ]
+    series = Series("verdict", tuple(dict.fromkeys(ends_of(rows, "verdict"))))
+    return rows, Axis("rank", "heads in order", whole=True), series
 
 
 def draw_tails(data: PaperData) -> ChartType:
     """Draw the sub-Gaussian parameter of every head, in order."""
-    heads = ("layer", "head")
-    rows = ranked(rows_of(data.tails.dataset, heads, "proxy", "", "verdict"), "proxy")
-    x, ends = Axis("rank", "heads in order", whole=True), ends_of(rows, "proxy", "high")
+    rows, x, series = ranked_heads(data.tails.dataset, "proxy")
+    ends = ends_of(rows, "proxy", "high")
     y = log_axis("proxy", "sub-Gaussian parameter / variance", [1.0, *ends])
-    series = Series("verdict", tuple(dict.fromkeys(ends_of(rows, "verdict"))))
     level = guides([{"at": 1.0, "name": "Gaussian"}], x, y)
-    return figure(
-        [panel(level, points(rows, x, y, series))],
-        "Keys in their worst direction",
-        note=INTERVALS,
-        least=300,
-    )
+    title = "Keys in their worst direction"
+    return figure([panel(level, points(rows, x, y, series))], title, note=INTERVALS, least=300)
 
 
 def draw_together(data: PaperData) -> ChartType:
@@ -456,15 +452,10 @@ def draw_together(data: PaperData) -> ChartType:
 def draw_domains(data: PaperData) -> ChartType:
     """Draw the share of variance that the corpus explains, head by head."""
     domains = data.domains.dataset.assign(verdict=(("layer", "head"), domain_verdicts(data)))
-    rows = ranked(rows_of(domains, ("layer", "head"), "share", "", "verdict"), "share")
-    x = Axis("rank", "heads in order", whole=True)
+    rows, x, series = ranked_heads(domains, "share")
     y = Axis("share", "share of variance between corpora", limits=(0.0, 1.0))
-    series = Series("verdict", tuple(dict.fromkeys(ends_of(rows, "verdict"))))
-    return figure(
-        [panel(points(rows, x, y, series))],
-        "Tokens needed: how much the corpus explains",
-        least=300,
-    )
+    title = "Tokens needed: how much the corpus explains"
+    return figure([panel(points(rows, x, y, series))], title, least=300)
 
 
 def draw_causal(data: PaperData) -> ChartType:

@@ -69,7 +69,7 @@ class Judgement:
     measured: str
     checks: Sequence[Check]
     weakest: str
-    decide: str
+    decide: str = "More replicates."
 
     @property
     def verdict(self) -> Verdict:
@@ -206,7 +206,6 @@ def judge_limit(data: PaperData, settings: PaperSettings) -> Judgement:
         f"{ratios.max():.2f} of the predicted ones. Student tokens have no limit.",
         checks,
         f"One tilt of length 0.6 in {LAW_DIM} dimensions; larger tilts need far more tokens.",
-        "More replicates.",
     )
 
 
@@ -345,7 +344,6 @@ def judge_hardmax(data: PaperData, settings: PaperSettings) -> Judgement:
         f"{argmax.measured.rstrip('.')}.",
         checks,
         "The leading term comes close only logarithmically; real heads have finitely many tokens.",
-        "More replicates.",
     )
 
 
@@ -397,7 +395,6 @@ def judge_reference(data: PaperData, settings: PaperSettings) -> Judgement:
         f"H = {at:.2f} the mean has {said(largest)}, the reference is {published(at**2):.2f}.",
         [overall, *checks],
         "Slopes on a finite range; the reference is a statement about large n.",
-        "More replicates.",
     )
 
 
@@ -664,7 +661,7 @@ def judge_alpha(data: PaperData) -> Check:
     return Check(
         says="Heads converge more slowly as their tilts are scaled up.",
         verdict=below(change, 0),
-        measured=f"From alpha = {alphas[0]:g} to {alphas[-1]:g} the exponent of the mean changes "
+        measured=f"from alpha = {alphas[0]:g} to {alphas[-1]:g} the exponent of the mean changes "
         f"by {said(change)} at the median of {len(layer)} heads, from "
         f"{np.median(values[0]):.2f} to {np.median(values[-1]):.2f}; rank correlation with alpha "
         f"{said(median_head(layer, ranks, 'rank', 1.0))}.",
@@ -788,13 +785,14 @@ def judge_sparse(data: PaperData, settings: PaperSettings) -> Judgement:
     names = others["pattern"].values.tolist()
     _, low, high = others.transpose(BOUND, ...).values
     differ = bool(((low > 0) | (high < 0)).any())
-    words = dict(zip(names, map(said, others.values), strict=True))
+    listed = ", ".join(
+        f"{name} {said(ends)}" for name, ends in zip(names, others.values, strict=True)
+    )
     checks = [
         Check(
             says="sparse patterns converge to dense attention at the rate of random keys",
             verdict=verdict_of(((low > -MARGIN) & (high < MARGIN)).all(), differ),
-            measured="difference of the exponent from random keys: "
-            + ", ".join(f"{name} {text}" for name, text in words.items()),
+            measured=f"difference of the exponent from random keys: {listed}",
             rule="contradicted if the interval of one difference excludes 0, holds if all lie "
             f"within {MARGIN}",
         ),
@@ -807,11 +805,11 @@ def judge_sparse(data: PaperData, settings: PaperSettings) -> Judgement:
         ),
     ]
     return Judgement(
-        f"Patterns do not share one rate: beside random keys (exponent {base[0]:.2f}) the exponent "
-        f"differs by {', '.join(f'{text} for {name}' for name, text in words.items())}."
+        f"Patterns do not share one rate: their exponents differ from that of random keys "
+        f"({base[0]:.2f}) by {listed}."
         if differ
         else "The exponents of sparse patterns are not told apart from that of random keys: "
-        f"{', '.join(f'{name} {text}' for name, text in words.items())}.",
+        f"{listed}.",
         checks,
         "A few layers of one decoder at one length; intervals are over passages of one text.",
         "More passages.",
@@ -890,7 +888,6 @@ def judge_together(data: PaperData, settings: PaperSettings) -> Judgement:
         else f"The squared error of a layer is {span}.",
         [check],
         "Mean outputs of pooled tokens at one size, one encoder.",
-        "More replicates.",
     )
 
 

@@ -33,6 +33,7 @@ from esscher.studies.paper.study import (
     Measurement,
     PaperSettings,
     Unit,
+    by_scale,
 )
 from esscher.studies.paper.synthetic import geometric
 
@@ -329,15 +330,13 @@ def summarise_windows(
 
 ALL = range(PARTS)
 SCALES: dict[str, dict[str, Unit]] = {
-    "heads": {
-        scale: {"part": ALL, "tokens": tokens, "sizes": sizes, "replicates": replicates}
-        for scale, tokens, sizes, replicates in (
-            ("quick", 6_144, geometric(64, 1_024, 5), 32),
-            ("standard", 9_216, geometric(64, 2_048, 6), 160),
-            ("paper", 9_216, geometric(64, 384, 10), 500),
-            ("long", 9_216, geometric(1_000, 3_000, 12), 500),
-        )
-    },
+    "heads": by_scale(
+        "part tokens sizes replicates",
+        (ALL, 6_144, geometric(64, 1_024, 5), 32),
+        (ALL, 9_216, geometric(64, 2_048, 6), 160),
+        (ALL, 9_216, geometric(64, 384, 10), 500),
+        (ALL, 9_216, geometric(1_000, 3_000, 12), 500),
+    ),
     "windows": {
         "long": {"passage": range(10), "queries": 50, "half_widths": geometric(500, 1_500, 12)}
     },

@@ -60,6 +60,7 @@ from esscher.studies.paper.study import (
     PaperSettings,
     Patterns,
     Unit,
+    by_scale,
 )
 from esscher.studies.paper.synthetic import geometric
 
@@ -357,7 +358,8 @@ def measure_texts(unit: Unit, settings: PaperSettings) -> Answers:
             for j, n in enumerate(sizes):
                 key = (settings.seed, "downstream texts", number, draw)
                 drawn = sampled_keys(certain, key, n)
-                near, name = texts.answers(number, _unit(_end(reader, drawn).double().numpy()))
+                sampled = _end(reader, drawn).double().numpy()
+                near, name = texts.answers(number, sampled / np.linalg.norm(sampled))
                 loss[:, i, draw, j] = near != neighbour, name != named
                 accuracy[:, i, draw, j] = texts.labels[near] == label, name == label
     data.loss, data.accuracy, data.dense_accuracy = loss, accuracy, dense
@@ -397,10 +399,6 @@ def _end(reader: PassageReader, attention: Callable[[Any], Tensor] | None) -> Te
             return reader.end()
         with attention_override(reader.loaded, attention):
             return reader.end()
-
-
-def _unit(vector: Array) -> Array:
-    return np.asarray(vector / np.linalg.norm(vector))
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,7 +451,8 @@ def labelled_texts(model: str, context: int) -> LabelledTexts:
                 readers.append(PassageReader(loaded, pieces[1], 0))
                 labels.append(label)
                 taken += 1
-    embeddings = np.array([_unit(_end(reader, None).double().numpy()) for reader in readers])
+    dense = [_end(reader, None).double().numpy() for reader in readers]
+    embeddings = np.array([embedding / np.linalg.norm(embedding) for embedding in dense])
     classifiers = []
     targets = np.eye(len(CLASSES))[labels]
     for half in (1, 0):  # of the texts that it is fitted to
@@ -600,60 +599,33 @@ def measure_domains(unit: Unit, settings: PaperSettings) -> Heads:
 
 #: The authors' sizes: 64 to 4,096, 20 of them.
 AUTHORS = geometric(64, 4_096, 20)
+OCTAVE_SIZES = [2**power for power in range(5, 17)]
 SCALES: dict[str, dict[str, Unit]] = {
-    "causal": {
-        scale: {
-            "head": range(heads),
-            "heads": heads,
-            "tokens": tokens,
-            "sizes": [2**power for power in range(5, last + 1)],
-            "replicates": replicates,
-        }
-        for scale, heads, tokens, last, replicates in (
-            ("quick", 16, 1_024, 15, 6),
-            ("standard", 24, 2_048, 15, 12),
-            ("paper", 60, 4_096, 16, 48),
-        )
-    },
-    "tokens": {
-        scale: {
-            "passage": range(passages),
-            "passages": passages,
-            "context": context,
-            "queries": queries,
-            "sizes": sizes,
-            "draws": draws,
-            "first": 64,  # smaller sizes are not fitted: the loss is near its ceiling
-        }
-        for scale, passages, context, queries, sizes, draws in (
-            ("quick", 11, 256, 48, [16, 64, 192, 512, 2_048], 1),
-            ("standard", 32, 384, 64, [16, 64, 128, 256, 512, 2_048], 1),
-            ("paper", 48, 4_096, 128, AUTHORS, 20),
-        )
-    },
-    "texts": {
-        scale: {
-            "start": range(0, texts, TOGETHER),
-            "texts": texts,
-            "context": 128,
-            "sizes": sizes,
-            "draws": draws,
-            "first": first,
-        }
-        for scale, texts, sizes, first, draws in (
-            ("quick", 40, [8, 32, 96, 256, 1_024], 32, 2),
-            ("standard", 100, [8, 32, 64, 128, 256, 1_024], 32, 4),
-            ("paper", 100, AUTHORS, 64, 20),
-        )
-    },
-    "sparse": {
-        scale: {"context": context, "passages": passages, "layers": layers, "query_count": queries}
-        for scale, context, passages, layers, queries in (
-            ("quick", 512, 6, [2, 12, 22], 24),
-            ("standard", 1_024, 12, [0, 6, 12, 18, 24, 29], 48),
-            ("paper", 3_000, 24, list(range(30)), 64),
-        )
-    },
+    "causal": by_scale(
+        "head heads tokens sizes replicates",
+        (range(16), 16, 1_024, OCTAVE_SIZES[:-1], 6),
+        (range(24), 24, 2_048, OCTAVE_SIZES[:-1], 12),
+        (range(60), 60, 4_096, OCTAVE_SIZES, 48),
+    ),
+    # sizes below ``first`` are not fitted: the loss is near its ceiling
+    "tokens": by_scale(
+        "passage passages context queries sizes draws first",
+        (range(11), 11, 256, 48, [16, 64, 192, 512, 2_048], 1, 64),
+        (range(32), 32, 384, 64, [16, 64, 128, 256, 512, 2_048], 1, 64),
+        (range(48), 48, 4_096, 128, AUTHORS, 20, 64),
+    ),
+    "texts": by_scale(
+        "start texts context sizes draws first",
+        (range(0, 40, TOGETHER), 40, 128, [8, 32, 96, 256, 1_024], 2, 32),
+        (range(0, 100, TOGETHER), 100, 128, [8, 32, 64, 128, 256, 1_024], 4, 32),
+        (range(0, 100, TOGETHER), 100, 128, AUTHORS, 20, 64),
+    ),
+    "sparse": by_scale(
+        "context passages layers query_count",
+        (512, 6, [2, 12, 22], 24),
+        (1_024, 12, [0, 6, 12, 18, 24, 29], 48),
+        (3_000, 24, list(range(30)), 64),
+    ),
     "depth": {
         "quick": {"context": 192, "passages": 8, "draws": 1},
         "standard": {"context": 384, "passages": 12, "draws": 1},

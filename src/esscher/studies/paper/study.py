@@ -302,6 +302,15 @@ class Measurement:
         ]
 
 
+def by_scale(names: str, *options: tuple[Any, ...]) -> dict[str, Unit]:
+    """Return options by scale, quick first: values in the order of their names."""
+    scales = ("quick", "standard", "paper", "long")
+    return {
+        scale: dict(zip(names.split(), values, strict=True))
+        for scale, values in zip(scales, options, strict=False)
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperStudy(Study[PaperSettings]):
     """Check the claims of the paper one by one.

@@ -156,7 +156,14 @@ def set_growth(data: Growth, radii: Array, errors: Array, size: float, seed: int
     picks = resampling_counts(count, RESAMPLES, random_stream(seed, "growth", count)) / count
     centred = [x - x.mean() for x in (np.log(radii), np.asarray(radii, dtype=np.float64))]
 
-    def growth(replicates: Array) -> tuple[list[float], float, float]:
+    by_radius = np.ascontiguousarray(errors.swapaxes(-1, -2))
+    means = by_radius.mean(axis=-1) * size**0.5
+    half = 2 * by_radius.std(axis=-1, ddof=1) * (size / count) ** 0.5
+    data.constant = np.stack([means, means - half, means + half], axis=-1)
+    lead = errors.shape[:-2]
+    powers, rates, shares = [], [], []
+    for place in np.ndindex(lead):
+        replicates = errors[place]
         curves = np.log(np.vstack([replicates.mean(axis=0), picks @ replicates]))
         level = curves - curves.mean(axis=1, keepdims=True)
         slopes = [level @ x / (x @ x) for x in centred]
@@ -165,18 +172,11 @@ def set_growth(data: Growth, radii: Array, errors: Array, size: float, seed: int
             for slope, x in zip(slopes, centred, strict=True)
         )
         ends = np.quantile(slopes[0][1:], [0.025, 0.975])
-        share = float(np.mean(power < exponential))
-        return bounds(slopes[0][0], ends.tolist()), float(slopes[1][0]), share
-
-    by_radius = np.ascontiguousarray(errors.swapaxes(-1, -2))
-    level = by_radius.mean(axis=-1) * size**0.5
-    half = 2 * by_radius.std(axis=-1, ddof=1) * (size / count) ** 0.5
-    data.constant = np.stack([level, level - half, level + half], axis=-1)
-    lead = errors.shape[:-2]
-    answers = [growth(errors[place]) for place in np.ndindex(lead)]
-    power, rate, share = zip(*answers, strict=True)
-    data.power = np.reshape(power, (*lead, 3))
-    data.rate, data.share = np.reshape(rate, lead), np.reshape(share, lead)
+        powers.append(bounds(slopes[0][0], ends.tolist()))
+        rates.append(slopes[1][0])
+        shares.append(np.mean(power < exponential))
+    data.power, data.rate = np.reshape(powers, (*lead, 3)), np.reshape(rates, lead)
+    data.share = np.reshape(shares, lead)
 
 
 # -- ball: the supremum over a ball of tilts, beside its bound

@@ -18,11 +18,11 @@ from esscher.studies.paper.study import (
 )
 
 TITLE = "The paper, claim by claim"
-#: Verdicts, what is said of one claim and of several, and what stands on a card.
+#: Verdicts, and what is said of one claim and of several.
 VERDICTS = {
-    "holds": ("holds", "hold", "claims hold"),
-    "contradicted": ("is contradicted", "are contradicted", "are contradicted"),
-    "undecided": ("is undecided", "are undecided", "are undecided"),
+    "holds": ("holds", "hold"),
+    "contradicted": ("is contradicted", "are contradicted"),
+    "undecided": ("is undecided", "are undecided"),
 }
 PAPER_BOUND = var("", "bound on β", "d3", name="paper_bound", help="1/(2(1+32Ψ))")
 
@@ -84,7 +84,7 @@ def subject(result: Result[PaperSettings]) -> str:
 def headline(result: Result[PaperSettings]) -> str:
     """Count the verdicts, and name the claims."""
     verdicts, parts = PaperData(result.data).verdict, []
-    for verdict, (single, several, _) in VERDICTS.items():
+    for verdict, (single, several) in VERDICTS.items():
         names = verdicts["claim"].values[verdicts.values == verdict].tolist()
         if names:
             verb = single if len(names) == 1 else several
@@ -112,9 +112,22 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
     from esscher.studies.paper.charts import DRAWINGS
 
     data, tables = PaperData(result.data), {table.name: table for table in result.views}
-    frame, made = tables["checks"].frame(result), [tables["ledger"].content(result, run)]
+    frame = tables["checks"].frame(result)
     drawings = {drawing.name: drawing for drawing in DRAWINGS}
-    sections: list[Part] = [*made]
+    sections = [tables["ledger"].content(result, run)]
+    settings = result.setup.settings
+    models = [m for m in (settings.encoder, settings.decoder) if not m.startswith("demo:")]
+    options = {
+        "scale": settings.scale,
+        "model": models[0] if models else None,
+        "text": settings.text,
+        "seed": settings.seed,
+    }
+    changed = "".join(
+        f" --{name} {value}"
+        for name, value in options.items()
+        if value != getattr(PaperStudy, name)
+    )
     for claim in data.dataset["claim"].values.tolist():
         entry = PaperData(data.dataset.sel(claim=claim))
         checks = [
@@ -138,7 +151,7 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
                 paragraphs=[
                     ("Weakest point", str(entry.weakest.values)),
                     *decide,
-                    ("Redo", f"esscher paper {claim}{_options(result.setup.settings)}"),
+                    ("Redo", f"esscher paper {claim}{changed}"),
                     *checks,
                 ],
             )
@@ -146,21 +159,3 @@ def parts(result: Result[PaperSettings], run: str) -> list[Part]:
         if claim == "heads":
             sections.append(tables["heads"].content(result, run))
     return sections
-
-
-def _options(settings: PaperSettings) -> str:
-    """The options that are not what they are by default, as words of a command."""
-    model = next(
-        (m for m in (settings.encoder, settings.decoder) if not m.startswith("demo:")), None
-    )
-    options = {
-        "scale": settings.scale,
-        "model": model,
-        "text": settings.text,
-        "seed": settings.seed,
-    }
-    return "".join(
-        f" --{name} {value}"
-        for name, value in options.items()
-        if value != getattr(PaperStudy, name)
-    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
-from msgspec import structs
 
 from esscher.core.errors import UndefinedError
 from esscher.core.validation import Array
@@ -98,13 +98,13 @@ def fit_errors(data: SweepData, metric: str, alpha: float, seed: int, level: flo
     """Fit the rate of one metric at one alpha, with predicted and published exponents beside it."""
     at = data.dataset.sel(metric=metric, alpha=alpha)
     errors, sizes = at["replicate_error"].values, at["size"].values
-    published = {
+    published: dict[str, Any] = {
         "paper_reference": float(at["paper_reference"]),
         "paper_bound": float(at["paper_bound"]),
     }
     options: dict[str, Any] = {"level": level, "seed": seed}
     if np.isnan(at["asymptotic"]):
-        return structs.replace(fit_rate(errors, sizes, **options), **published)
+        return replace(fit_rate(errors, sizes, **options), **published)
     known = at["predicted_error"].dropna("tokens")
     curve = known.sel(tokens=sizes).values if known.size else None
     burn_in = float(np.exp(min(float(at["log_burn_in"]), 700.0)))
@@ -112,8 +112,8 @@ def fit_errors(data: SweepData, metric: str, alpha: float, seed: int, level: flo
     if curve is not None:
         whole = tuple(known["tokens"].values.astype(float).tolist()), tuple(known.values.tolist())
         slope = rate.slope_of(curve[np.isin(sizes, rate.sizes)])
-        rate = structs.replace(rate, predicted_curve=whole, predicted=slope)
-    return structs.replace(rate, sharp=float(at["asymptotic"]), **published)
+        rate = replace(rate, predicted_curve=whole, predicted=slope)
+    return replace(rate, sharp=float(at["asymptotic"]), **published)
 
 
 def has_rate(errors: Array) -> bool:
