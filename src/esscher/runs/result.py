@@ -218,11 +218,11 @@ class Result(Generic[S]):
         """Write everything into one file, which :func:`esscher.load` reads."""
         write_output(Path(path), to_bytes(self.data))
 
-    def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
+    def report(self, path: str | Path | None = None) -> Path:
         """Write one self-contained HTML page about it; see :func:`esscher.report`."""
         from esscher.runs.report import report
 
-        return report(self, path, force=force)
+        return report(self, path)
 
     def __repr__(self) -> str:
         if not self.views:

@@ -97,7 +97,7 @@ def test_layers_in_groups_give_the_same(monkeypatch):
 def test_the_default_is_what_the_text_has():
     result = esscher.tails(tiny("bert"), [random_words(700)], layers=[0], heads=[0])
     assert result.setup.settings.tokens == 700
-    with pytest.raises(InputError, match="has only 700 tokens, but 5000 are asked for"):
+    with pytest.raises(InputError, match="has only 700 tokens, but 5000 are needed"):
         esscher.tails(tiny("bert"), [random_words(700)], tokens=5000, layers=[0], heads=[0])
-    with pytest.raises(InputError, match="only 100 tokens; give a text with at least 500"):
+    with pytest.raises(InputError, match="only 100 tokens, but 500 are needed"):
         esscher.tails(tiny("bert"), [random_words(100)], layers=[0], heads=[0])

@@ -17,7 +17,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.text.packing import Framing, Passage, framing_of
+from esscher.engine.text.packing import Framing, Passage, framing_of, text_after
 from esscher.engine.text.tasks import (
     ADJECTIVES,
     CITIES,
@@ -410,16 +410,9 @@ def ask(
             # texts that have ended are read on, but their tokens are not kept
             law = _next_token_laws(loaded, cache, likeliest[:, None])
     answers = []
-    question = tokenizer.decode(item.question.tolist(), skip_special_tokens=True)
     for ids, chance in zip(new, chances, strict=True):
-        # some tokenizers would drop the space before the first new token
-        text = str(tokenizer.decode([*item.question.tolist(), *ids], skip_special_tokens=True))
-        if text.startswith(question):
-            text = text[len(question) :]
-        else:
-            text = str(tokenizer.decode(ids, skip_special_tokens=True))
-        score = exact_match(item, text)
-        answers.append((text, score, float(chance)))
+        text = text_after(tokenizer, item.question.tolist(), ids)
+        answers.append((text, exact_match(item, text), float(chance)))
     return answers
 
 
