@@ -79,6 +79,23 @@ WIDE, SLIM = 150.0, 105.0
 HOLLOW = "hollow: not to be trusted"
 
 
+def head_maps(predict: bool) -> list[dict[str, Any]]:
+    """Return the maps above the curves of the picked head."""
+    exponent = ProbeData.predicted_exponent if predict else Fit.exponent
+    return [
+        head_map(OnePass.at_context, colours=SHARES, log=True),
+        head_map(TOKENS[1], colours=SHARES, log=True),
+        head_map(OnePass.horizon, colours=SHARES, log=True),
+        *(
+            head_map(exponent, f"{exponent.name}_{metric}", ends=(low, 0.6))
+            for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
+        ),
+        head_map(OnePass.khat, colours=SHARES, ends=(0.0, 1.0)),
+        head_map(LOST, colours=SHARES, ends=(0.0, 1.0)),
+        head_map(OnePass.ess, log=True),
+    ]
+
+
 def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
     """Draw nine numbers of every head, and below them the curves of the one that is picked.
 
@@ -96,20 +113,7 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [_curves(result, kept, metric, pick) for metric in METRIC_NAMES]
 
-    predict = result.setup.settings.predict
-    exponent = ProbeData.predicted_exponent if predict else Fit.exponent
-    maps = [
-        head_map(OnePass.at_context, colours=SHARES, log=True),
-        head_map(TOKENS[1], colours=SHARES, log=True),
-        head_map(OnePass.horizon, colours=SHARES, log=True),
-        *(
-            head_map(exponent, f"{exponent.name}_{metric}", ends=(low, 0.6))
-            for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
-        ),
-        head_map(OnePass.khat, colours=SHARES, ends=(0.0, 1.0)),
-        head_map(LOST, colours=SHARES, ends=(0.0, 1.0)),
-        head_map(OnePass.ess, log=True),
-    ]
+    maps = head_maps(result.setup.settings.predict)
     return head_explorer(result, TABLES[0], maps, curves, heads=heads, note=note, least=WIDE)
 
 
