@@ -36,7 +36,7 @@ def heads(
     rows = records(table(tokens(result), ("layer", "head", "corpus", "block"), ("number",)))
     x = Axis("corpus", names=result.data["corpus"].values.tolist())
     ends = limits([row["number"] for row in rows], log=True)
-    y = Axis("number", STATISTICS["tokens"].title, log=True, limits=ends)
+    y = Axis("number", STATISTICS["tokens"], log=True, limits=ends)
 
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [panel(points(rows, x, y, pick=pick), title=picked_title("blocks"))]

@@ -103,7 +103,7 @@ def exponents(result: Sweep) -> ChartType:
             panel(
                 guides([{"at": 0.0}], x, y),
                 lines(others, x, y, kinds),
-                points([*rows, *others], x, y, kinds),
+                points([*others, *rows], x, y, kinds),
                 title=title,
             )
         )
