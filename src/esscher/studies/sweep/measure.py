@@ -1,7 +1,7 @@
 """The limit that errors are measured against, and the errors of one replicate.
 
 A replicate draws tokens, attends in one pass and is compared with the limit at every size. Its
-errors are a function of the plan and its number r, to the bit: the random stream depends on
+errors are a function of the sweep and its number r, to the bit: the random stream depends on
 (seed, r) only, and arithmetic outside the kernel runs on one thread.
 """
 
@@ -14,11 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
@@ -203,52 +202,24 @@ def limit_cell(head: Head, drawn: Head, outputs: Array | None, settings: SweepSe
 # -- replicates
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """All that the errors of a replicate depend on, besides its number.
-
-    Attributes
-    ----------
-    settings
-        Those of the sweep.
-    head
-        The head whose tokens are drawn.
-    means, covariances
-        Those of the limit's outputs, axes [alpha, ...]; used only when the queries are the tokens.
-    outputs
-        The limit's outputs at all rows of a head from arrays, axes [alpha, row, d_v]: replicates
-        draw their queries among those.
-    """
-
-    settings: SweepSettings
-    head: Head
-    means: Array
-    covariances: Array
-    outputs: Array | None = None
+#: What the errors of a replicate depend on, besides its number: the settings of the sweep, the head
+#: whose tokens are drawn, mean and covariance of the limit's outputs, [alpha, ...] (used only when
+#: the queries are the tokens), and for a head from arrays, among whose rows replicates draw their
+#: queries, the limit's outputs at all of them, [alpha, row, d_v].
+Source: TypeAlias = tuple[SweepSettings, Head, Array, Array, Array | None]
 
 
-def measure_cell(plan: Plan, replicate: int, depth: int) -> xr.Dataset:
+def measure_cell(source: Source, replicate: int, depth: int) -> xr.Dataset:
     """Measure one replicate at the first ``depth`` sizes, in this process or in another one."""
-    settings = plan.settings
-    cell = Replicate.new(
-        metric=METRICS, alpha=settings.alpha, replicate=[replicate], size=settings.sizes
-    )
-    errors = np.full((len(METRICS), len(settings.alpha), 1, len(settings.sizes)), np.nan)
-    some = replace(settings, sizes=settings.sizes[:depth])
-    errors[:, :, 0, :depth] = measure_replicate(dataclasses.replace(plan, settings=some), replicate)
-    cell.error = errors
-    return cell.dataset
-
-
-def measure_replicate(plan: Plan, replicate: int) -> Array:
-    """Errors of one replicate, axes [metric, alpha, size] with the metrics of ``METRICS``."""
     # Imported here: a result that is only read needs none of it.
     from esscher.engine.attention import attention_statistics
 
-    settings = plan.settings
+    settings, head, means, covariances, outputs = source
+    sizes = settings.sizes[:depth]
     with one_blas_thread():
-        tokens, tilts, exact = _draw(plan, random_stream(settings.seed, PURPOSE, replicate))
-        means, covariances, mask = plan.means, plan.covariances, None
+        rng = random_stream(settings.seed, PURPOSE, replicate)
+        tokens, tilts, exact = _draw(settings, head, sizes[-1], outputs, rng)
+        mask = None
         if settings.queries == "population":
             # The error of the limit's own moments over these queries is no error of the keys.
             means, covariances = moments_of_rows(exact)
@@ -267,11 +238,11 @@ def measure_replicate(plan: Plan, replicate: int) -> Array:
                 None if x is None else torch.from_numpy(x).to(settings.device) for x in arrays
             ]
         q, k, v, limit, asking = placed
-        outputs = attention_statistics(
+        measured = attention_statistics(
             q,
             k,
             v,
-            sizes=settings.sizes,
+            sizes=sizes,
             scales=settings.alpha,
             queries="separate" if settings.queries == "population" else "tokens",
             factor=1.0,
@@ -279,22 +250,30 @@ def measure_replicate(plan: Plan, replicate: int) -> Array:
             query_mask=asking,
             dtype=settings.dtype,
         )
-        mean = np.linalg.norm(outputs.mean - means[:, None], axis=-1)
-        cov = np.linalg.norm(outputs.covariance - covariances[:, None], axis=(-2, -1))
-        assert outputs.map_square is not None  # a limit was given
+        mean = np.linalg.norm(measured.mean - means[:, None], axis=-1)
+        cov = np.linalg.norm(measured.covariance - covariances[:, None], axis=(-2, -1))
+        assert measured.map_square is not None  # a limit was given
         # Rounding can leave a tiny negative square where the error is 0.
-        return np.stack([mean, cov, np.sqrt(np.maximum(outputs.map_square, 0.0))])
+        square = np.sqrt(np.maximum(measured.map_square, 0.0))
+    cell = Replicate.new(
+        metric=METRICS, alpha=settings.alpha, replicate=[replicate], size=settings.sizes
+    )
+    errors = np.full((len(METRICS), len(settings.alpha), 1, len(settings.sizes)), np.nan)
+    errors[:, :, 0, :depth] = mean, cov, square
+    cell.error = errors
+    return cell.dataset
 
 
-def _draw(plan: Plan, rng: np.random.Generator) -> tuple[Tokens, Array, Array]:
+def _draw(
+    settings: SweepSettings, head: Head, n: int, outputs: Array | None, rng: np.random.Generator
+) -> tuple[Tokens, Array, Array]:
     """Tokens, tilts of the queries, and the limit's outputs there, axes [alpha, query, d_v]."""
-    head, settings = plan.head, plan.settings
-    n, population = settings.sizes[-1], settings.queries == "population"
+    population = settings.queries == "population"
     count = settings.query_count or n
-    if isinstance(head, ArrayHead) and plan.outputs is not None:
+    if isinstance(head, ArrayHead) and outputs is not None:
         rows = head.sample_rows(n, rng)
         asking = head.sample_rows(count, rng) if population else rows[:count]
-        return head.take(rows), head.tilts[asking], plan.outputs[:, asking]
+        return head.take(rows), head.tilts[asking], outputs[:, asking]
     tokens = head.sample(n, rng)
     tilts = head.sample(count, rng).tilts if population else tokens.tilts[:count]
     # in the precision of the arithmetic: a float64 limit of many alphas would fill the memory
@@ -616,19 +595,19 @@ class SweepWork:
             with one_blas_thread():
                 limit = limit_cell(self.head, *self.drawn, settings).dataset
             run.write(LIMIT, limit)
-        plan = None
+        source = None
         while batch := following_batch(settings, batches, known, run.folder):
             batches.append(batch)
             missing = [n for n in range(batch.start, batch.stop) if n not in known]
             if not missing:
                 continue
-            if plan is None:
+            if source is None:
                 head, outputs = self.drawn
                 moments = limit["mean"].values, limit["covariance"].values
-                plan = self.executor.share(Plan(settings, head, *moments, outputs))
+                source = self.executor.share((settings, head, *moments, outputs))
             names = {number: cell_name(number) for number in missing}
             yield {
-                name: Task(name, measure_cell, (plan, number, batch.depth))
+                name: Task(name, measure_cell, (source, number, batch.depth))
                 for number, name in names.items()
             }
             if settings.precision is not None:  # what comes next depends on it
