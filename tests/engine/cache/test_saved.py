@@ -113,16 +113,10 @@ def swapped(x):
     return x.flip(0)
 
 
-def not_finite(x):
-    x[0, 0] = torch.nan
-    return x
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (fields(version=7), "has version 7; this version of Esscher reads 5"),
-        (fields(plan_hash="00"), "its budgets are not those of its plan"),
+        (fields(version=7), "has version 7; this version of Esscher reads 6"),
         (fields(weight_hash="00"), "was made with 'llama' with weights 00"),
         (fields(seed=-1), "seed is -1"),
         (fields(lengths=[60]), "layer 0 has 'start' as"),
@@ -131,25 +125,19 @@ def not_finite(x):
         (fields(extra=1), "has 'extra', which is not known"),
         (lambda header_fields, arrays: header_fields.pop("turns"), "it has no 'turns'"),
         (lambda header_fields, arrays: arrays.pop("1.keys"), "layer 1 has no array 'keys'"),
-        (lambda header_fields, arrays: arrays.pop("2.queries"), "layer 2 has no queries"),
+        (lambda header_fields, arrays: arrays.pop("2.queries"), "layer 2 has no array 'queries'"),
         (lambda header_fields, arrays: arrays.update(x=torch.zeros(1)), "an array 'x' too many"),
         (changed("0.keys", lambda x: x[:, :4].clone()), "layer 0 has 'keys' as"),
-        (changed("0.keys", not_finite), "layer 0 has numbers in 'keys' that are not finite"),
         (changed("0.values", lambda x: x.to(torch.float16)), "layer 0 has 'values' as"),
         (changed("1.start", swapped), "layer 1 has lists that do not fit together"),
         (changed("1.stop", lambda x: x + 10**12), "layer 1 has lists that do not fit together"),
         (changed("1.stop", negative), "layer 1 has lists that do not fit together"),
-        (changed("1.log_weight", negative), "layer 1 holds more tokens than were seen"),
         (changed("0.coded", swapped), "layer 0 has lists of codes that do not fit together"),
         (changed("0.coded", negative), "layer 0 has lists of codes that do not fit together"),
         (changed("0.codes", lambda x: x[:-1].clone()), "0 has lists of codes that do not fit"),
-        (changed("0.codes", lambda x: x.fill_(255)), "numbers in codes that are not finite"),
         (changed("2.tail_keys", lambda x: x[:1].clone()), "layer 2 has 'tail_keys' as"),
-        (changed("2.places", lambda x: x + 10**9), "queries at places that were not seen"),
         (lambda header_fields, arrays: arrays.pop("1.scores"), "layer 1 has no array 'scores'"),
         (changed("1.scores", lambda x: x[1:].clone()), "layer 1 has 'scores' as"),
-        (changed("1.scores", negative), "layer 1 has scores below 0"),
-        (changed("1.tail_scores", lambda x: torch.zeros(2, 2, 9)), "tokens that it does not hold"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(stored, damage, message, tmp_path):
@@ -159,7 +147,7 @@ def test_files_that_do_not_fit_are_refused(stored, damage, message, tmp_path):
         {k: v.clone() for k, v in arrays.items()},
     )
     damage(header_fields, arrays)
-    # a stranger's file has a checksum that fits
+    # the checksum fits: the arrays do not
     with contextlib.suppress(msgspec.ValidationError):
         header_fields["checksum"] = checksum(msgspec.convert(header_fields, SavedCache), arrays)
     (tmp_path / "c").write_bytes(safetensors.torch.save(arrays, {ENTRY: json.dumps(header_fields)}))

@@ -8,10 +8,8 @@ looks at one argument and does nothing else.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -26,7 +24,6 @@ from esscher.engine.cache.repeating import (
     ARGUMENT,
     check_repeatable,
     repeat_read,
-    tokens_before,
 )
 from esscher.engine.models.capture import (
     PREFIX,
@@ -61,8 +58,6 @@ class Call:
         Whether the model will repeat what it reads in this call.
     repeating
         From where to where the queries of each text repeat it, while the model does so.
-    earlier
-        Last tokens of every text before those of a piece, as far as they are known.
     unfinished
         Whether a call goes on, or did not come to its end.
     mask
@@ -73,7 +68,6 @@ class Call:
     handed: int | None = None
     repeats: bool = False
     repeating: list[tuple[int, int]] | None = None
-    earlier: list[Tensor] | None = field(default=None, repr=False)
     unfinished: bool = False
     mask: tuple[Tensor, TailMask] | None = field(default=None, repr=False)
 
@@ -110,7 +104,7 @@ class Call:
     def finish(self) -> None:
         """Forget the call, but not whether it came to its end."""
         self.reading, self.handed, self.repeats, self.repeating = False, None, False, None
-        self.earlier = self.mask = None
+        self.mask = None
 
     def tail_mask(
         self, mask: Tensor | None, queries: int, tail: int, padding: Tensor | None
@@ -314,28 +308,6 @@ def _attention(
     return attend(module, query, key, value, attention_mask, **options)
 
 
-@contextlib.contextmanager
-def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
-    """Let a model use a cache where it was given an empty one, or none, within a block."""
-
-    def replace(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        kwargs = _by_name(module, args, kwargs)
-        given, wanted = kwargs.get(ARGUMENT), kwargs.get("use_cache")
-        if given is None and not (module.config.use_cache if wanted is None else wanted):
-            return None
-        # a cache that was filled before the block is left alone
-        if given is not None and (given is cache or given.get_seq_length() > 0):
-            return None
-        cache.reset()
-        return (), kwargs | {ARGUMENT: cache}
-
-    handle = loaded.backbone.register_forward_pre_hook(replace, prepend=True, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def _by_name(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a call by their names."""
     if not args:
@@ -368,8 +340,6 @@ def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[s
             piece["attention_mask"] = mask[:, : seen + end]
         if places is not None:
             piece["position_ids"] = places[..., start:end]
-        if start > 0:
-            cache.call.earlier = tokens_before(kwargs, start)
         if end < tokens:
             module(**piece)
     return piece
