@@ -51,7 +51,7 @@ OWN = [
     ("probe", ("--heads", "0,9"), "heads contains 9"),
     ("probe", ("--replicates", "0"), "replicates is 0"),
     ("sparse", ("--context", "300"), "reads at most 256"),
-    ("sparse", ("--context", "30"), "give budgets of your own, or a longer context"),
+    ("sparse", ("--context", "30"), "give budgets of your own, or a context of at least"),
     ("sparse", ("--patterns", "zigzag"), "zigzag"),
     ("sparse", ("--budgets", "8:250:3"), "a query may see only 193 keys"),
     ("sparse", ("--draws", "1"), "draws is 1"),

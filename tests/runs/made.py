@@ -74,8 +74,8 @@ def _probe(out: Path, **options: Any) -> Any:
 def _paper(out: Path) -> Any:
     """A claim of the ledger, in units of few replicates."""
     whole = claims.MEASUREMENTS["limit"]
-    units = [{"law": law, "sizes": [50, 200], "replicates": 8} for law in LAWS]
-    claims.MEASUREMENTS["limit"] = replace(whole, units=lambda settings: units)
+    unit = {"law": list(LAWS), "sizes": [50, 200], "replicates": 8}
+    claims.MEASUREMENTS["limit"] = replace(whole, scales={"quick": unit})
     try:
         return esscher.paper(("limit",), out=out)
     finally:

@@ -15,6 +15,7 @@ from esscher.core.errors import InputError
 from esscher.core.memory import NOISE
 from esscher.core.options import LARGEST
 from esscher.core.shown import announce, byte_count, counted, plain_count, printable
+from esscher.engine.cache.budgets import check_repeat
 from esscher.engine.models.choice import ModelChoice
 from esscher.engine.models.outline import Outline
 from esscher.engine.text.documents import decoded, file_chunks, read_text, stream_chunks
@@ -164,6 +165,8 @@ def generate(
     text = read_prompt(prompt)
     choice = ModelChoice(model, device, dtype, revision)
     _check_model(choice.outline, chosen, max_new_tokens)
+    if chosen is not None and (score or chosen.score) == "repeat":
+        check_repeat(decode, chunk)
     options: dict[str, Any] = {
         "model": model,
         "max_new_tokens": max_new_tokens,

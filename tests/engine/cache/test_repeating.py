@@ -10,7 +10,6 @@ import torch
 from esscher import load_cache
 from esscher.core.errors import InputError
 from esscher.engine.cache.cache import ObservedPrompt, planned_cache
-from esscher.engine.cache.layer import SLACK
 from esscher.engine.cache.repeating import (
     FIRST,
     LATER,
@@ -83,94 +82,32 @@ def test_what_is_kept_is_what_the_check_of_a_plan_keeps(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("side", "options"),
-    [
-        ("left", {}),
-        ("right", {}),
-        ("left", {"chunk": 24}),  # on the right, texts end in different pieces
-        ("left", {"decode": "budget", "length": 60}),
-    ],
-)
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
-def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side, options):
+def test_a_text_of_a_batch_is_kept_as_it_is_alone(name, side):
     loaded, texts = decoder(name), prompts((70, 41, 3))
     budgets = budgets_for(loaded, 0.4)
-    batch = padded(texts, side)
-    if "chunk" in options:
-        # pieces of a text that is shorter begin elsewhere: a batch of texts of one length
-        texts = prompts((70, 70))
-        batch = padded(texts, width=72)
-        alone = [padded([text], width=72) for text in texts]
-    else:
-        alone = [padded([text]) for text in texts]
-    together = planned_cache(loaded, budgets, **REPEAT, **options)
-    read_batch(loaded, together, batch)
-    for i, single in enumerate(alone):
-        cache = planned_cache(loaded, budgets, **REPEAT, **options)
-        read_batch(loaded, cache, single)
+    together = planned_cache(loaded, budgets, **REPEAT)
+    read_batch(loaded, together, padded(texts, side))
+    for i, text in enumerate(texts):
+        cache = planned_cache(loaded, budgets, **REPEAT)
+        read_batch(loaded, cache, padded([text]))
         same_lists(lists(together, i), lists(cache))
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk": 24}, {"decode": "budget", "chunk": 24}])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_generation(side, options):
+def test_generation(side):
     """All kept: dense. Part kept: beams and inference mode work."""
     loaded, batch = decoder(), padded(prompts((60, 41, 3)), side)
-    full = planned_cache(loaded, budgets_for(loaded, 0.999), **REPEAT, **options)
+    full = planned_cache(loaded, budgets_for(loaded, 0.999), **REPEAT)
     dense = logits_of(generated(loaded, batch))
-    if side == "left" or "chunk" not in options:
-        result = logits_of(generated(loaded, batch, past_key_values=full))
-        torch.testing.assert_close(result[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
-    part = planned_cache(loaded, budgets_for(loaded, 0.4), **REPEAT, **options)
+    result = logits_of(generated(loaded, batch, past_key_values=full))
+    torch.testing.assert_close(result[:, 0], dense[:, 0], rtol=1e-4, atol=1e-4)
+    part = planned_cache(loaded, budgets_for(loaded, 0.4), **REPEAT)
     with torch.inference_mode():
         generated(loaded, batch, past_key_values=part, num_beams=2)
     # six beams of 65 tokens, most of them of the prompt
     assert part.kept.max() < 0.6 * 6 * 65
-
-
-def test_pieces_are_repeated_as_they_come():
-    """Only a piece is held whole, and repeated after an instruction of its own."""
-    loaded, ids = decoder(), prompts([120])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded, 0.25), chunk=40, **REPEAT)
-    seen = []
-    handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
-        lambda module, given: seen.append((given[0][0].clone(), cache.kept.max()))
-    )
-    read(loaded, cache, ids)
-    handle.remove()
-    instruction = cache.instruction
-    assert len(seen) == 6
-    for piece in range(3):
-        tokens = ids[0, 40 * piece : 40 * piece + 40]
-        assert torch.equal(seen[2 * piece][0], tokens)
-        before = None if piece == 0 else ids[0, : 40 * piece]
-        assert torch.equal(seen[2 * piece + 1][0], instruction.reading(tokens, before))
-        # what was kept, and the piece
-        assert seen[2 * piece + 1][1] <= 0.25 * 40 * piece + 40 + 4
-    assert cache.kept.tolist() == [[30, 30]] * 3
-    assert cache.get_seq_length() == 120
-    assert all(layer.recent is None and layer.running is None for layer in cache.reduced)
-
-
-def test_later_prompts_share_the_budgets():
-    """With decode="budget" a long second turn is repeated too; single tokens are not."""
-    loaded, (first, second) = decoder(), prompts((40, SLACK + 10))
-    cache = planned_cache(loaded, budgets_for(loaded, 0.3), decode="budget", **REPEAT)
-    calls = []
-    handle = loaded.backbone.embed_tokens.register_forward_pre_hook(
-        lambda module, given: calls.append(given[0].shape[1])
-    )
-    places = torch.arange(40, 40 + SLACK + 10)[None] % 150
-    read(loaded, cache, first[None])
-    read(loaded, cache, second[None, :1])
-    assert len(calls) == 3
-    with pytest.raises(InputError, match="cannot repeat a prompt of 179 tokens"):
-        read(loaded, cache, second[None], position_ids=places)
-    handle.remove()
-    # that did no harm
-    read(loaded, cache, second[None, :1])
-    assert cache.get_seq_length() == 42
 
 
 def test_a_tokenizer_is_needed(tmp_path):
@@ -193,10 +130,11 @@ def test_a_tokenizer_is_needed(tmp_path):
 def test_refusals():
     loaded, ids = decoder(), prompts([120])[0][None]
     cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
-    with pytest.raises(InputError, match=r"reads 200 tokens.* of 120 tokens .*\(chunk=\.\.\.\)"):
+    with pytest.raises(InputError, match=r"reads 200 tokens.* of 120 tokens .*choose score='all'"):
         read(loaded, cache, ids)
-    pieces = planned_cache(loaded, budgets_for(loaded), chunk=40, **REPEAT)
-    read(loaded, pieces, ids)
+    for options in ({"chunk": 40}, {"decode": "budget"}):
+        with pytest.raises(InputError, match="a prompt is read and repeated as a whole"):
+            planned_cache(loaded, budgets_for(loaded), **options, **REPEAT)
     embedded = loaded.backbone.embed_tokens(ids[:, :60]).detach()
     with pytest.raises(InputError, match="inputs_embeds cannot be repeated"):
         loaded.model(inputs_embeds=embedded, past_key_values=cache)
@@ -209,12 +147,12 @@ def test_refusals():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-@pytest.mark.parametrize(("at", "chunk"), [(0, None), (1, None), (1, 30), (3, 30)])
-def test_what_was_interrupted_is_not_gone_on_from(error, at, chunk, tmp_path):
-    """In the first reading or in the repetition, of any piece."""
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_was_interrupted_is_not_gone_on_from(error, at, tmp_path):
+    """In the first reading or in the repetition."""
     loaded, ids = decoder(), prompts([60])[0][None]
-    cache = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
-    expected = planned_cache(loaded, budgets_for(loaded), chunk=chunk, **REPEAT)
+    cache = planned_cache(loaded, budgets_for(loaded), **REPEAT)
+    expected = planned_cache(loaded, budgets_for(loaded), **REPEAT)
     read(loaded, expected, ids)
     calls = []
 

@@ -166,3 +166,18 @@ class TokenBudgets(Record, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"the plan is for {model.name!r} with weights {model.weight_hash[:12]}, not for "
                 f"{loaded.name!r} with weights {loaded.weight_hash[:12]}; make a plan for it"
             )
+
+
+def check_repeat(decode: str, chunk: int | None) -> None:
+    """Refuse options of a cache that do not go with the score ``"repeat"``.
+
+    Raises
+    ------
+    InputError
+        If prompts are read in pieces, or later tokens share the budgets.
+    """
+    if decode != "keep" or chunk is not None:
+        raise InputError(
+            "with score='repeat' a prompt is read and repeated as a whole, and later tokens are "
+            "all kept; leave out chunk and decode, or choose score='all'"
+        )

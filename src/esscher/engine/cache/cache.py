@@ -19,14 +19,13 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.shown import byte_count
 from esscher.core.validation import as_dim, as_path
-from esscher.engine.cache.budgets import Keeping, Score, TokenBudgets
+from esscher.engine.cache.budgets import Keeping, Score, TokenBudgets, check_repeat
 from esscher.engine.cache.hooks import Call, attach
-from esscher.engine.cache.layer import SLACK, ReducedLayer, restore_sliding
+from esscher.engine.cache.layer import ReducedLayer, restore_sliding
 from esscher.engine.cache.published import PromptLayer, Rule
 from esscher.engine.cache.repeating import CHUNK, Instruction, repeat_prompt
 from esscher.engine.cache.scores import (
     QUERIES,
-    WINDOW,
     QueryTargets,
     Repetition,
     combined,
@@ -80,8 +79,10 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
         self.chunk = None if chunk is None else as_dim(chunk, "chunk")
         self.call = Call()
         self.weight_hash, self._key_heads = loaded.weight_hash, loaded.shape.key_heads
-        repeats = rule is not None and rule.score == "repeat" and loaded.tokenizer is not None
-        self.instruction = Instruction.of(loaded) if repeats else None
+        repeats = rule is not None and rule.score == "repeat"
+        if repeats:
+            check_repeat(decode, chunk)
+        self.instruction = Instruction.of(loaded) if repeats and loaded.tokenizer else None
         attach(loaded)
         layers = check_reducible(loaded)
         for number, layer in enumerate(layers):
@@ -133,14 +134,10 @@ class ReducedCache(_transformers.Cache):  # type: ignore[misc]
 
     def repeats(self, tokens: int) -> bool:
         """Whether the model repeats so many new tokens before it is decided what is kept."""
-        if self.rule is None or self.rule.score != "repeat" or tokens == 0:
+        rule = self.rule
+        if rule is None or rule.score != "repeat" or tokens == 0 or self.get_seq_length() > 0:
             return False
-        if self.get_seq_length() == 0:
-            rule, layers = self.rule, range(len(self.layers))
-            return not all(rule.keeps_all(layer, tokens) for layer in layers)
-        length = self.reduced[0].tail.length + tokens
-        full = tokens >= WINDOW and length > self.rule.keeping.recent + SLACK
-        return self.call.reading or (self.decode == "budget" and full)
+        return not all(rule.keeps_all(layer, tokens) for layer in range(len(self.layers)))
 
     @property
     def kept(self) -> NDArray[np.int64]:
@@ -245,8 +242,7 @@ def planned_cache(
         Read prompts in pieces of so many tokens.
     score
         By which queries tokens are scored; by default those that the budgets were planned for. With
-        ``"repeat"`` all layers hold a prompt whole, or the piece of it that is read, until the
-        model has repeated it.
+        ``"repeat"`` all layers hold a prompt whole until the model has repeated it.
     """
     if score not in (None, *get_args(Score)):
         raise InputError(f"score is {score!r}; choose 'all', 'last' or 'repeat'")

@@ -24,7 +24,6 @@ from esscher.engine.cache.repeating import (
     ARGUMENT,
     check_repeatable,
     repeat_read,
-    tokens_before,
 )
 from esscher.engine.models.capture import (
     PREFIX,
@@ -59,8 +58,6 @@ class Call:
         Whether the model will repeat what it reads in this call.
     repeating
         From where to where the queries of each text repeat it, while the model does so.
-    earlier
-        Last tokens of every text before those of a piece, as far as they are known.
     unfinished
         Whether a call goes on, or did not come to its end.
     mask
@@ -71,7 +68,6 @@ class Call:
     handed: int | None = None
     repeats: bool = False
     repeating: list[tuple[int, int]] | None = None
-    earlier: list[Tensor] | None = field(default=None, repr=False)
     unfinished: bool = False
     mask: tuple[Tensor, TailMask] | None = field(default=None, repr=False)
 
@@ -108,7 +104,7 @@ class Call:
     def finish(self) -> None:
         """Forget the call, but not whether it came to its end."""
         self.reading, self.handed, self.repeats, self.repeating = False, None, False, None
-        self.earlier = self.mask = None
+        self.mask = None
 
     def tail_mask(
         self, mask: Tensor | None, queries: int, tail: int, padding: Tensor | None
@@ -344,8 +340,6 @@ def _read_first(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> dict[s
             piece["attention_mask"] = mask[:, : seen + end]
         if places is not None:
             piece["position_ids"] = places[..., start:end]
-        if start > 0:
-            cache.call.earlier = tokens_before(kwargs, start)
         if end < tokens:
             module(**piece)
     return piece

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,20 +61,6 @@ SLACK = 128
 LARGE = 2**21
 
 
-class PendingPrompt(NamedTuple):
-    """What was read and has to be repeated before part of it is kept, by list.
-
-    ``scores`` are those by its own queries, ``targets`` what these get from all tokens (None if
-    nothing is fitted), ``repetitions`` the attention of the queries that repeat it; ``first`` says
-    that nothing was read before.
-    """
-
-    scores: Sequence[Tensor]
-    targets: Sequence[QueryTargets | None]
-    repetitions: list[Repetition]
-    first: bool
-
-
 class ReducedLayer(_base):  # type: ignore[misc]
     """A layer of :class:`~esscher.engine.cache.cache.ReducedCache`, which computes attention.
 
@@ -110,7 +96,9 @@ class ReducedLayer(_base):  # type: ignore[misc]
         self.padding: Tensor | None = None
         self.recent: RecentQueries | None = None
         self.running: RunningScores | None = None
-        self._pending: PendingPrompt | None = None
+        # of a prompt that has to be repeated, by list: scores by its queries, their targets, and
+        # attention of the queries that repeat it
+        self._pending: tuple[list[Tensor], list[QueryTargets], list[Repetition]] | None = None
         self.is_initialized = False
 
     # The interface of transformers.
@@ -368,14 +356,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
         if self.recent is not None:
             self.recent.add(query, self.seen)
             full = self.tail.length > self._recent_tokens + SLACK
-            if call.repeats or call.reading or full:
-                scores, targets = self._score_again(query, scaling, softcap)
-                if call.repeats:
-                    group = query.shape[1] // key.shape[1]
-                    repetitions = [Repetition(group, len(tokens)) for tokens in scores]
-                    self._pending = PendingPrompt(scores, targets, repetitions, first=False)
-                else:
-                    self._select_again(scores, targets)
+            if call.reading or full:
+                self._select_again(*self._score_again(query, scaling, softcap))
         return output, None
 
     def _read_prompt(
@@ -412,11 +394,10 @@ class ReducedLayer(_base):  # type: ignore[misc]
             by_list = [head for text in scores for head in text.cpu()]
             flat = [head for text in targets for head in text]
             repetitions = [Repetition(inputs.group, len(tokens)) for tokens in by_list]
-            waiting = flat if flat else [None] * len(by_list)
-            self._pending = PendingPrompt(by_list, waiting, repetitions, first=True)
+            self._pending = by_list, flat, repetitions
         elif again and rule.score != "last":
-            own = [text[:, there] for text, there in zip(scores, present, strict=True)]
-            self._keep_prompt(inputs.k, inputs.v, present, own, targets)
+            scores = [text[:, there] for text, there in zip(scores, present, strict=True)]
+            self._keep_prompt(inputs.k, inputs.v, present, scores, targets)
         else:
             kept = [rule.keep(inputs, b) for b in range(len(query))]
             self.fill(inputs.k, inputs.v, kept, present)
@@ -462,10 +443,10 @@ class ReducedLayer(_base):  # type: ignore[misc]
         before, group = self.tail.length - query.shape[2], query.shape[1] // self.tail.keys.shape[1]
         for number, tokens in enumerate(cached_tokens(self.segments, self.tail)):
             start, stop = rows[tokens.text]
-            own = query[tokens.text, :, start:stop][tokens.key_head * group :][:group]
-            ends = tokens.listed + before + torch.arange(start + 1, stop + 1, device=own.device)
-            self._pending.repetitions[number].add(
-                own.to(torch.float32) * scaling,
+            queries = query[tokens.text, :, start:stop][tokens.key_head * group :][:group]
+            ends = torch.arange(start + 1, stop + 1, device=query.device) + tokens.listed + before
+            self._pending[2][number].add(
+                queries.to(torch.float32) * scaling,
                 tokens.keys.to(torch.float32),
                 ends,
                 softcap,
@@ -478,29 +459,23 @@ class ReducedLayer(_base):  # type: ignore[misc]
         """Keep part of what was read and repeated."""
         assert self.segments is not None
         assert self._pending is not None
-        pending, self._pending = self._pending, None
+        (by_queries, targets, repetitions), self._pending = self._pending, None
         scores = [
             combined(score, repetition.score(tokens.values, tokens.log_weight), tokens.counts)
             for score, repetition, tokens in zip(
-                pending.scores,
-                pending.repetitions,
+                by_queries,
+                repetitions,
                 cached_tokens(self.segments, self.tail),
                 strict=True,
             )
         ]
-        if not pending.first:
-            self._select_again(scores, pending.targets)
-            return
         keys, values = self.tail.keys, self.tail.values
         batch, key_heads = keys.shape[:2]
         present = [torch.nonzero(self.tail.valid[b])[:, 0] for b in range(batch)]
         by_text = torch.stack(scores).view(batch, key_heads, -1)
-        targets = [
-            [head for head in pending.targets[b * key_heads :][:key_heads] if head is not None]
-            for b in range(batch)
-        ]
+        by_head = [targets[b * key_heads :][:key_heads] for b in range(batch)]
         chosen = [by_text[b][:, there] for b, there in enumerate(present)]
-        self._keep_prompt(keys, values, present, chosen, targets)
+        self._keep_prompt(keys, values, present, chosen, by_head)
         if keys.nbytes > LARGE:
             del keys, values
             give_back()
@@ -552,8 +527,12 @@ class ReducedLayer(_base):  # type: ignore[misc]
                     count=tokens.counts,
                 )
                 scores.append(score[0].cpu())
-            own = moved[:, :each].flatten(0, 1), torch.cat(log_sums), torch.cat(outputs)
-            targets.append(QueryTargets(*own, tokens.bias[None], softcap) if fitted else None)
+            target = None
+            if fitted:
+                answered = moved[:, :each].flatten(0, 1)
+                both = torch.cat(log_sums), torch.cat(outputs)
+                target = QueryTargets(answered, *both, tokens.bias[None], softcap)
+            targets.append(target)
         return scores, targets
 
     def _moved(self, tokens: CachedTokens, query: Tensor) -> Tensor:
@@ -564,13 +543,15 @@ class ReducedLayer(_base):  # type: ignore[misc]
         count, group = query.shape[2], query.shape[1] // key_heads
         if count >= WINDOW:
             there = tokens.present[len(tokens.present) - count :].to(query.device)
-            own = query[b, g * group : (g + 1) * group][:, there]
-            distance = torch.arange(own.shape[1], 0, -1)
+            moved = query[b, g * group : (g + 1) * group][:, there]
+            distance = torch.arange(moved.shape[1], 0, -1)
         else:
-            own, places = self.recent.of_text(b, g, key_heads, tokens.present, self.seen)
+            moved, places = self.recent.of_text(b, g, key_heads, tokens.present, self.seen)
             distance = self.seen - places
-        own, rotation = own.to(torch.float32), self.rule.rotations[self.number]
-        return own if rotation is None else rotate(own, *moves(rotation, distance.to(own.device)))
+        moved, rotation = moved.to(torch.float32), self.rule.rotations[self.number]
+        if rotation is None:
+            return moved
+        return rotate(moved, *moves(rotation, distance.to(moved.device)))
 
     def _score_by_last(self, tokens: CachedTokens, scaling: float, softcap: float | None) -> Tensor:
         """Scores of tokens by the last queries, where these stand: each sees the tail up to itself.
@@ -627,8 +608,8 @@ class ReducedLayer(_base):  # type: ignore[misc]
             index = candidates[kept.index]
             again = replace(kept, index=index)
             if target is not None:
-                beside = tokens.listed + leaving + torch.arange(latest)
-                again = fit_kept(again, target, tokens.keys, tokens.values, beside)
+                auxiliary = tokens.listed + leaving + torch.arange(latest)
+                again = fit_kept(again, target, tokens.keys, tokens.values, auxiliary)
             # what was kept before has a weight already
             again = replace(again, log_weight=weight[kept.index] + again.log_weight)
             lists.append((tokens.keys, tokens.values, again))

@@ -89,8 +89,8 @@ class Instruction:
         def tensor(ids: Sequence[int]) -> Tensor:
             return torch.tensor(ids, dtype=part.dtype, device=part.device)
 
-        told = [tensor(self.first)] if before is None else [tensor(self.later), before[-OVERLAP:]]
-        return torch.cat([*told, tensor(self.suffix), part])
+        task = [tensor(self.first)] if before is None else [tensor(self.later), before[-OVERLAP:]]
+        return torch.cat([*task, tensor(self.suffix), part])
 
     def check_room(self, prompt: int, part: int, remedy: str) -> None:
         """Refuse a prompt after which the model cannot read a part of so many tokens again.
@@ -123,9 +123,8 @@ def check_repeatable(cache: Any, kwargs: dict[str, Any]) -> None:
     given = ids if ids is not None else kwargs.get("inputs_embeds")
     if given is None:
         return
-    tokens, seen = given.shape[1], cache.get_seq_length()
-    splits = cache.splits(tokens)
-    if not (splits or cache.repeats(tokens)):
+    tokens = given.shape[1]
+    if not cache.repeats(tokens):
         return
     if ids is None:
         raise InputError(
@@ -144,21 +143,7 @@ def check_repeatable(cache: Any, kwargs: dict[str, Any]) -> None:
             "the model was handed in without its tokenizer, and cannot be told to repeat a prompt; "
             "make the cache with esscher.wrap_model(model, tokenizer), or with score='all'"
         )
-    piece = -(-tokens // -(-tokens // cache.chunk)) if splits else tokens
-    remedy = (
-        "choose score='all'" if splits else "read it in pieces (chunk=...) or choose score='all'"
-    )
-    cache.instruction.check_room(seen + tokens, min(piece, CHUNK), remedy)
-
-
-def tokens_before(kwargs: dict[str, Any], start: int) -> list[Tensor] | None:
-    """Last tokens of every text before a place among those of a call."""
-    ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-    if ids is None:
-        return None
-    places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    texts = zip(_without_padding(ids, mask), _without_padding(places, mask), strict=True)
-    return [text[at < start][-OVERLAP:] for text, at in texts]
+    cache.instruction.check_room(tokens, min(tokens, CHUNK), "choose score='all'")
 
 
 def _without_padding(ids: Tensor, mask: Tensor | None) -> list[Tensor]:
@@ -187,9 +172,6 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
     ids, mask, places = (kwargs.get(n) for n in ("input_ids", "attention_mask", "position_ids"))
     assert ids is not None
     texts, seen = _without_padding(ids, mask), cache.get_seq_length()
-    lengths = cache.reduced[0].lengths
-    begun = [int(length) > len(text) for length, text in zip(lengths, texts, strict=True)]
-    earlier = cache.call.earlier or [text[:0] for text in texts]
     behind = None
     if places is not None:  # else the model makes them
         by_text = _without_padding(places.expand(len(ids), -1), mask)
@@ -197,9 +179,9 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
     sliding = [layer for layer in cache.layers if layer.is_sliding]
     for begin in range(0, max(map(len, texts)), chunk):
         reads, rows = [], []
-        for text, before, later in zip(texts, earlier, begun, strict=True):
-            part, known = text[begin : begin + chunk], torch.cat([before, text[:begin]])
-            read = cache.instruction.reading(part, known if later or begin else None)
+        for text in texts:
+            part = text[begin : begin + chunk]
+            read = cache.instruction.reading(part, text[:begin] if begin else None)
             reads.append(read if len(part) else part)
             rows.append((len(reads[-1]) - len(part), len(reads[-1])))
         width = max(map(len, reads))

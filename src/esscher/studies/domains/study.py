@@ -41,34 +41,21 @@ TOKENS = 2_000
 FEWEST_TOKENS = 48
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """A number of a head.
-
-    Attributes
-    ----------
-    title
-        Its name in figures and tables.
-    logarithmic
-        Whether it is positive and skewed: then logarithms are compared, and effects are ratios of
-        geometric means. Otherwise they are differences of means.
-    """
-
-    title: str
-    logarithmic: bool = True
-
-
-#: By name, in the order of tables; the headline is about the first.
+#: Names of statistics in figures and tables, in the order of tables; the headline is about the
+#: first.
 STATISTICS = {
-    "tokens": Statistic("tokens for 10% output error"),
-    "ess": Statistic("tokens that the median query attends"),
-    "khat": Statistic("one-pass k-hat", logarithmic=False),
-    "horizon": Statistic("horizon H"),
-    "frobenius": Statistic("Frobenius horizon F"),
-    "tau": Statistic("mean tilt tau"),
-    "sinks": Statistic("share of attention in sinks", logarithmic=False),
-    "delimiters": Statistic("share of attention in delimiters", logarithmic=False),
+    "tokens": "tokens for 10% output error",
+    "ess": "tokens that the median query attends",
+    "khat": "one-pass k-hat",
+    "horizon": "horizon H",
+    "frobenius": "Frobenius horizon F",
+    "tau": "mean tilt tau",
+    "sinks": "share of attention in sinks",
+    "delimiters": "share of attention in delimiters",
 }
+#: Those whose means are compared. Of the others, which are positive and skewed, logarithms are
+#: compared, and effects are ratios of geometric means.
+LINEAR = ("khat", "sinks", "delimiters")
 
 
 class Corpus(Record, frozen=True, kw_only=True):

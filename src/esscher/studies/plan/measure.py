@@ -211,13 +211,13 @@ def _item_cell(
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class BudgetChoice:
     """Budgets that were chosen, and the effects by which they were.
 
     Attributes
     ----------
     budgets
-        The plan, and equal budgets with as many tokens in all, of the whole model.
+        The plan, and equal budgets with as many bytes in all, of the whole model.
     layers
         Layers that are reduced: those without a sliding window.
     effects
@@ -233,11 +233,11 @@ class Chosen:
     uniform: Predicted | None = None
 
 
-def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> Chosen:
+def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> BudgetChoice:
     """Choose budgets from the calibration passages, or take those of a plan that exists."""
     settings, model, plan = setup.settings, setup.model, setup.records["plan"]
     if plan is not None:
-        return Chosen(given_budgets(plan), np.array(plan.reduced))
+        return BudgetChoice(given_budgets(plan), np.array(plan.reduced))
     ways = Ways.of(settings.selection, settings.prefix, settings.keeping.count, model)
     stored = [CalibrationCell(cell) for cell in cells]
     layers = np.flatnonzero(~stored[0].sliding.values)
@@ -263,7 +263,7 @@ def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> C
         name: each.budgets(layers, model.layers, ways)
         for name, each in (("planned", planned), ("uniform", uniform))
     }
-    return Chosen(budgets, layers, average_effects(parts), planned, uniform)
+    return BudgetChoice(budgets, layers, average_effects(parts), planned, uniform)
 
 
 def given_budgets(plan: Plan) -> dict[str, Budgets]:
@@ -272,12 +272,12 @@ def given_budgets(plan: Plan) -> dict[str, Budgets]:
     given = Budgets(plan.tokens, np.array(plan.powers), bits, plan.nbytes, plan.selection)
     each = int(given.nbytes[plan.reduced].mean())
     kinds, counts = np.unique(bits[plan.reduced].reshape(-1, 2), axis=0, return_counts=True)
-    usual = kinds[counts.argmax()]
+    frequent = kinds[counts.argmax()]
     tokens = np.arange(plan.prefix + 1)
-    fits = plan.list_bytes(tokens, (int(usual[0]), int(usual[1]))) <= each
+    fits = plan.list_bytes(tokens, (int(frequent[0]), int(frequent[1]))) <= each
     equal = given._replace(tokens=given.tokens.copy(), bits=bits.copy(), nbytes=given.nbytes.copy())
     equal.tokens[plan.reduced] = tokens[fits].max()
-    equal.bits[plan.reduced], equal.nbytes[plan.reduced] = usual, each
+    equal.bits[plan.reduced], equal.nbytes[plan.reduced] = frequent, each
     return {"planned": given, "uniform": equal}
 
 
@@ -319,7 +319,7 @@ def _axes(shape: Any) -> dict[str, range]:
 
 
 def _set_prediction(
-    data: PlanData, settings: PlanSettings, chosen: Chosen, trials: PassageCell
+    data: PlanData, settings: PlanSettings, chosen: BudgetChoice, trials: PassageCell
 ) -> None:
     """Set what the plan is predicted to cost, from what it did to its calibration passages."""
     planned, uniform, mean = chosen.planned, chosen.uniform, chosen.effects

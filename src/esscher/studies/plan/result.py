@@ -79,8 +79,8 @@ class UsesPlan:
             its ``"last"`` 64, which is faster and forgets more of what is asked for later; or also
             those with which the model would ``"repeat"`` the prompt, which it then reads a second
             time. For that it needs its tokenizer and positions for both readings, and all layers
-            hold the prompt whole until it was repeated; with ``chunk`` a piece of it. By default
-            as the plan was made.
+            hold the prompt whole until it was repeated: ``chunk`` and ``decode="budget"`` are
+            refused. By default as the plan was made.
 
         Raises
         ------
