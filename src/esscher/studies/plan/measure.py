@@ -303,7 +303,6 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
     planned = chosen.budgets["planned"]
     data.tokens, data.power, data.nbytes = planned.tokens, planned.powers, planned.nbytes
     data.key_bits, data.value_bits = np.moveaxis(planned.bits, -1, 0)
-    data.uniform_power = chosen.budgets["uniform"].powers
     data.sliding = ~np.isin(range(model.layers), chosen.layers)
     if trials:
         _set_prediction(data, settings, chosen, PassageCell(joined(trials, "passage")))
@@ -336,7 +335,7 @@ def _set_prediction(
     effect, interval, retrieval = planned.cost(kl["planned"], prose)
     data.predicted_kl = [effect, *(interval or (None, None))]
     data.predicted_uniform_kl = uniform.cost(kl["uniform"], prose)[0]
-    data.predicted_retrieval_kl, data.price, data.gap = retrieval, planned.price, planned.gap
+    data.predicted_retrieval_kl = retrieval
     data.predicted_error = root_mean_square(trials.realised_error)
     # by the tokens that a key head keeps, selected as in the plan
     relative = np.sqrt(mean.square / mean.norm[..., None, None])
