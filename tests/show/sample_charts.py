@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from esscher.show.cells import category_map, heatmap, picked_title, picking
+from esscher.show.cells import heatmap, picked_title, picking
 from esscher.show.chart import (
     Axis,
     Series,
@@ -19,6 +19,7 @@ from esscher.show.chart import (
 from esscher.show.theme import limits
 
 WORDS = Series("word", ("light", "heavy"))
+LETTERS = {"light": "L", "heavy": "H"}
 
 
 def curves(title="Errors", names=("0.5", "2")):
@@ -85,7 +86,7 @@ def explorer(layers=3, heads=4):
         [
             heatmap(cells, "size", "size", log=True, pick=pick),
             heatmap(cells, "share", "share", ends=(0.2, 1.0), pick=pick),
-            category_map(cells, "word", "word", WORDS, {"light": "L", "heavy": "H"}, pick=pick),
+            heatmap(cells, "word", "word", words=WORDS, letters=LETTERS, pick=pick),
             panel(
                 lines(tail, x, y, pick=pick),
                 points(tail, x, y, pick=pick),

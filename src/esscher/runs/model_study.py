@@ -14,7 +14,7 @@ from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.study import OneBatch, Setup, Study, Work
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -173,7 +173,7 @@ class PassageStudy(ModelStudy[S]):
             name: Task(name, _measured, (type(self), setup, model, passage))
             for name, passage in zip(self.cells(setup), text, strict=True)
         }
-        return OneBatch(setup, tasks)
+        return setup, lambda run: [tasks]
 
 
 def _measured(

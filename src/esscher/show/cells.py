@@ -47,16 +47,18 @@ def heatmap(
     colours: str = SIZES,
     columns: str = "head",
     beyond: str | None = None,
+    words: Series | None = None,
+    letters: Mapping[str, str] | None = None,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
-    """Draw a number per layer and head as colour; a cross marks a cell without one.
+    """Draw a number or a word per layer and head as colour; a cross marks a cell without a number.
 
     Parameters
     ----------
     rows
-        With ``layer``, the field of the columns, and the number.
+        With ``layer``, the field of the columns, and the number or word.
     field, title
-        Name of the number in the rows, and above the panel.
+        Name of it in the rows, and above the panel.
     log
         Whether colours are logarithmic.
     ends
@@ -68,121 +70,107 @@ def heatmap(
         Field along x.
     beyond
         Field that is true where a number lies beyond what was measured: an arrow says so.
+    words, letters
+        For a field of words: the words in order with their colours, and a letter of each, to tell
+        them apart in grey. A cell without a word is empty.
     pick
         Selection of a cell: see :func:`picking`.
     """
+    value = (lambda word: word) if words else (lambda number: finite(number, log))
+    more = [] if beyond is None else [beyond]
     data = [
-        {"layer": row["layer"], columns: row[columns], field: finite(row[field], log)}
-        | ({} if beyond is None else {beyond: row[beyond]})
+        {"layer": row["layer"], columns: row[columns], field: value(row[field])}
+        | {name: row[name] for name in more}
         for row in rows
     ]
-    known = [row[field] for row in data if row[field] is not None]
-    low, high = ends or ((min(known), max(known)) if known else (1.0, 10.0))
-    if not high > low:  # one number only
-        low, high = (low / 1.5, low * 1.5) if log else (low - 0.5, low + 0.5)
-    label = TICK
-    if known and max(known) > high:
-        label = f"(datum.value >= {high} ? '≥ ' : '') + ({label})"
-    if known and min(known) < low:
-        label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
-    place, height, letter, tips = _grid(data, columns)
-    scale: dict[str, Any] = {
-        "type": "log" if log else "linear",
-        "domain": [low, high],
-        "clamp": True,
-        "scheme": colours,
-        "nice": False,
-    }
-    ticks = log_ticks(low, high) if log else even_ticks(low, high)
-    fill = _fill(field, scale, height, ticks, label)
-    # below marks that hear clicks, which say it, cells say nothing themselves
-    empty = {"tooltip": tips} if pick is None else {}
-    tips = [*tips, tip(field, title, True)]
-    tooltips = {"tooltip": tips} if pick is None else {}
-    marks = [
-        canvas(row for row in data if row[field] is not None)
-        .mark_rect(style="cell")
-        .encode(*place, fill=fill, **tooltips)
-    ]
-    if len(known) < len(data):
-        marks.append(
-            canvas(row for row in data if row[field] is None)
-            .mark_text(style="note", text="×", fontSize=letter)
-            .encode(*place, **empty)
-        )
-    if beyond is not None:
-        # dark letters in light cells, light ones in dark cells
-        light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
-        dark = f"datum[{json.dumps(field)}] > {light}"
-        colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
-        marks.append(
-            canvas(row for row in data if row[field] is not None and row[beyond])
-            .mark_text(text=BEYOND, fontSize=letter)
-            .encode(*place, color=colour, **tooltips)
-        )
-    return _panel(place, height, data, columns, marks, title, tips, pick)
-
-
-def category_map(
-    rows: Iterable[Row],
-    field: str,
-    title: str,
-    series: Series,
-    letters: Mapping[str, str],
-    *,
-    columns: str = "head",
-    pick: alt.Parameter | None = None,
-) -> ChartType:
-    """Draw a word per layer and head as colour, with a letter to tell words apart in grey.
-
-    Parameters
-    ----------
-    rows, title, columns, pick
-        As for :func:`heatmap`; a word that is missing leaves its cell empty.
-    field
-        Name of the word in the rows.
-    series
-        The words in order, and their colours.
-    letters
-        A letter for each word.
-    """
-    data = [
-        {
-            "layer": row["layer"],
-            columns: row[columns],
-            "word": row[field],
-            "letter": letters.get(row[field]),
-        }
-        for row in rows
-    ]
-    known = [row for row in data if row["word"] is not None]
-    colour = series.colour()  # not ``fill``, so that maps of numbers have theirs beside it
-    colour["field"] = "word"
-    names = {name: f"{letters[name]}: {name}" for name in series.names}
-    colour["legend"] = alt.Legend(
-        title=None,
-        orient="bottom",
-        direction="horizontal",
-        symbolType="square",
-        labelExpr=f"{json.dumps(names)}[datum.value]",
-    )
-    place, height, letter, tips = _grid(data, columns)
-    tips = [*tips, tip("word", title)]
-    tooltips = {"tooltip": tips} if pick is None else {}
-    cells = canvas(known)
-    marks = [
-        cells.mark_rect(style="cell").encode(*place, color=alt.Color(**colour), **tooltips),
-        cells.mark_text(style="letter", fontSize=letter).encode(
-            *place, text=alt.Text(field="letter", type="nominal"), **tooltips
+    layers, heads = (sorted({row[axis] for row in data}) for axis in ("layer", columns))
+    height = map_height(len(layers))
+    size = round(min(max(0.65 * height / max(len(layers), 1), 2.5), SMALL), 2)
+    scales = [alt.Scale(domain=labels, padding=0.04) for labels in (heads, layers[::-1])]
+    name = columns.replace("_", " ")
+    place = (
+        alt.X(
+            field=columns, type="ordinal", scale=scales[0], title=name, axis=_axis(heads, ACROSS)
         ),
-    ]
-    name = title if known else f"{title}: none"
-    return _panel(place, height, data, columns, marks, name, tips, pick)
-
-
-def _words(columns: str) -> str:
-    """What a column is called: ``key head`` for ``key_head``."""
-    return columns.replace("_", " ")
+        alt.Y(field="layer", type="ordinal", scale=scales[1], axis=_axis(layers, UP)),
+    )
+    tips = [tip("layer", "layer"), tip(columns, name)]
+    # below marks that hear clicks, which say it, cells say nothing themselves
+    empty = {} if pick else {"tooltip": tips}
+    tips = [*tips, tip(field, title, words is None)]
+    tooltips = {} if pick else {"tooltip": tips}
+    there = [row for row in data if row[field] is not None]
+    cells = canvas(there)
+    if words is not None:
+        letters = letters or {}
+        names = {word: f"{letters[word]}: {word}" for word in words.names}
+        legend = alt.Legend(
+            title=None,
+            orient="bottom",
+            direction="horizontal",
+            symbolType="square",
+            labelExpr=f"{json.dumps(names)}[datum.value]",
+        )
+        # not ``fill``, so that maps of numbers have theirs beside it
+        look = {"color": alt.Color(**words.colour() | {"field": field, "legend": legend})}
+        letter = alt.Text(field="letter", type="nominal")
+        marks: list[Any] = [
+            cells.mark_rect(style="cell").encode(*place, **look, **tooltips),
+            canvas(row | {"letter": letters.get(row[field])} for row in there)
+            .mark_text(style="letter", fontSize=size)
+            .encode(*place, text=letter, **tooltips),
+        ]
+        title = title if there else f"{title}: none"
+    else:
+        known = [row[field] for row in there]
+        low, high = ends or ((min(known), max(known)) if known else (1.0, 10.0))
+        if not high > low:  # one number only
+            low, high = (low / 1.5, low * 1.5) if log else (low - 0.5, low + 0.5)
+        label = TICK
+        if known and max(known) > high:
+            label = f"(datum.value >= {high} ? '≥ ' : '') + ({label})"
+        if known and min(known) < low:
+            label = f"(datum.value <= {low} ? '≤ ' : '') + ({label})"
+        fill = alt.Fill(
+            field=field,
+            type="quantitative",
+            scale=alt.Scale(
+                type="log" if log else "linear",
+                domain=[low, high],
+                clamp=True,
+                scheme=cast(Any, colours),
+                nice=False,
+            ),
+            legend=alt.Legend(
+                title=None,
+                orient="right",
+                gradientLength=height,
+                values=log_ticks(low, high) if log else even_ticks(low, high),
+                labelExpr=label,
+            ),
+        )
+        marks = [cells.mark_rect(style="cell").encode(*place, fill=fill, **tooltips)]
+        if len(known) < len(data):
+            cross = canvas(row for row in data if row[field] is None)
+            cross = cross.mark_text(style="note", text="×", fontSize=size)
+            marks.append(cross.encode(*place, **empty))
+        if beyond is not None:
+            # dark letters in light cells, light ones in dark cells
+            light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
+            dark = f"datum[{json.dumps(field)}] > {light}"
+            colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
+            arrow = canvas(row for row in there if row[beyond])
+            arrow = arrow.mark_text(text=BEYOND, fontSize=size)
+            marks.append(arrow.encode(*place, color=colour, **tooltips))
+    if pick is not None:
+        # on top what hears clicks, and a frame around the chosen cell: a click changes that frame
+        # alone, which for thousands of cells is a matter of seconds
+        places = [{key: row[key] for key in ("layer", columns)} for row in data]
+        hears = canvas(data).mark_rect(fill="transparent").encode(*place, tooltip=tips)
+        frame = canvas(places, pick).mark_rect(style="chosen", fill="transparent")
+        marks += [hears.properties(name=CLICKED), frame.encode(*place)]
+    made = alt.layer(*marks).properties(title=title, width=WIDTH, height=height)
+    return cast(ChartType, made)
 
 
 def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
@@ -199,65 +187,13 @@ def picking(layer: int, head: int, columns: str = "head") -> alt.Parameter:
 
 def picked_title(title: str, columns: str = "head") -> alt.TitleParams:
     """Return a title that names the cell that is picked."""
-    place = f"', layer ' + {PICK}.layer + ', {_words(columns)} ' + {PICK}['{columns}']"
+    place = f"', layer ' + {PICK}.layer + ', {columns.replace('_', ' ')} ' + {PICK}['{columns}']"
     return alt.TitleParams(text=alt.ExprRef(f"{json.dumps(title)} + ({PICK}.layer ? {place} : '')"))
 
 
 def map_height(layers: int) -> float:
     """Return the height of a heatmap of so many layers."""
     return min(max(LAYER * layers, SHORT), TALL)
-
-
-def _grid(
-    data: list[dict[str, Any]], columns: str
-) -> tuple[tuple[alt.X, alt.Y], float, float, list[alt.Tooltip]]:
-    """Axes with layers upwards and heads to the right, height, size of letters, tooltips."""
-    layers = sorted({row["layer"] for row in data})
-    heads = sorted({row[columns] for row in data})
-    height = map_height(len(layers))
-    letter = round(min(max(0.65 * height / max(len(layers), 1), 2.5), SMALL), 2)
-    x = alt.Scale(domain=heads, padding=0.04)
-    y = alt.Scale(domain=layers[::-1], padding=0.04)
-    place = (
-        alt.X(
-            field=columns, type="ordinal", scale=x, title=_words(columns), axis=_axis(heads, ACROSS)
-        ),
-        alt.Y(field="layer", type="ordinal", scale=y, title="layer", axis=_axis(layers, UP)),
-    )
-    return place, height, letter, [tip("layer", "layer"), tip(columns, _words(columns))]
-
-
-def _panel(
-    place: tuple[alt.X, alt.Y],
-    height: float,
-    data: list[dict[str, Any]],
-    columns: str,
-    marks: list[Any],
-    title: str,
-    tips: list[alt.Tooltip],
-    pick: alt.Parameter | None,
-) -> ChartType:
-    """Lay marks over each other; on top what hears clicks, and a frame around the chosen cell.
-
-    A click changes that frame alone, which for thousands of cells is a matter of seconds.
-    """
-    if pick is not None:
-        cells = [{key: row[key] for key in ("layer", columns)} for row in data]
-        hears = canvas(data).mark_rect(fill="transparent").encode(*place, tooltip=tips)
-        frame = canvas(cells, pick).mark_rect(style="chosen", fill="transparent")
-        marks = [*marks, hears.properties(name=CLICKED), frame.encode(*place)]
-    made = alt.layer(*marks).properties(title=title, width=WIDTH, height=height)
-    return cast(ChartType, made)
-
-
-def _fill(
-    field: str, scale: dict[str, Any], height: float, ticks: list[float], label: str = TICK
-) -> alt.Fill:
-    """Colours of numbers, with a bar of them beside the panel."""
-    legend = alt.Legend(
-        title=None, orient="right", gradientLength=height, values=ticks, labelExpr=label
-    )
-    return alt.Fill(field=field, type="quantitative", scale=alt.Scale(**scale), legend=legend)
 
 
 def _axis(numbers: list[Any], most: int) -> alt.Axis:

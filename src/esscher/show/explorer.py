@@ -3,66 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 from altair.typing import ChartType
 
 from esscher.core.variables import Variable
-from esscher.show.cells import category_map, heatmap, picking
-from esscher.show.chart import NARROW, Series, figure
+from esscher.show.cells import heatmap, picking
+from esscher.show.chart import NARROW, figure
 from esscher.show.content import check_heads
 from esscher.show.frames import records
 from esscher.show.table_view import TableView
 
-if TYPE_CHECKING:
-    import pandas as pd
 
+def head_map(variable: Variable, column: str = "", **look: Any) -> dict[str, Any]:
+    """Return the options of the map of a variable: its heading stands above it.
 
-@dataclass(frozen=True)
-class HeadMap:
-    """A heatmap of a variable: a number of every head, or a word.
-
-    Attributes
+    Parameters
     ----------
     variable
-        What is drawn; its heading stands above the map.
+        What is drawn.
     column
         Column of the table, if the variable has several.
     look
-        How numbers are coloured: see :func:`esscher.show.cells.heatmap`.
-    words, letters
-        Words in order with their colours, and a letter for each.
+        How it is coloured: see :func:`esscher.show.cells.heatmap`.
     """
-
-    variable: Variable
-    column: str = ""
-    look: Mapping[str, Any] = field(default_factory=dict)
-    words: Series | None = None
-    letters: Mapping[str, str] = field(default_factory=dict)
-
-    def draw(
-        self, frame: pd.DataFrame, columns: str = "head", pick: alt.Parameter | None = None
-    ) -> ChartType:
-        """Draw it; ``columns`` is the axis beside the layers."""
-        rows, column, title = records(frame), self.column or self.variable.name, self.title
-        if self.words is None:
-            return heatmap(rows, column, title, columns=columns, pick=pick, **dict(self.look))
-        return category_map(
-            rows, column, title, self.words, self.letters, columns=columns, pick=pick
-        )
-
-    @property
-    def title(self) -> str:
-        """What stands above the map."""
-        return self.variable.titled(self.column.removeprefix(self.variable.name).strip("_"))
+    column = column or variable.name
+    title = variable.titled(column.removeprefix(variable.name).strip("_"))
+    return {"field": column, "title": title, **look}
 
 
 def explorer(
     result: Any,
     table: TableView,
-    maps: Sequence[HeadMap],
+    maps: Sequence[Mapping[str, Any]],
     curves: Callable[[alt.Parameter], Sequence[ChartType]],
     *,
     heads: Sequence[tuple[int, int]] | None = None,
@@ -78,7 +52,7 @@ def explorer(
     table
         Its table with a row per head, which has the columns of the maps.
     maps
-        What is drawn of every head.
+        What is drawn of every head: see :func:`head_map`.
     curves
         Takes the selection of a head; returns the panels that show it.
     heads
@@ -93,6 +67,7 @@ def explorer(
     if heads is not None:
         check_heads(heads, there)
     pick = picking(*(heads or there)[0], columns=columns)
-    panels = [each.draw(frame, columns, pick) for each in maps]
+    rows = records(frame)
+    panels = [heatmap(rows, columns=columns, pick=pick, **each) for each in maps]
     panels += curves(pick)
     return figure(panels, result.subject, note=note, least=least, apart=True, pick=pick)

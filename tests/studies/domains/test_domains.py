@@ -265,7 +265,7 @@ def test_the_chart_holds_shares_verdicts_and_blocks():
     chart, frame = draw(DRAWINGS, result), result.table().set_index(["layer", "head"])
     shares = {(r["layer"], r["head"]): r["share"] for r in panel_rows(chart, 0, "share")}
     assert shares == pytest.approx(frame["share"].to_dict(), rel=1e-5)
-    words = {(r["layer"], r["head"]): r["word"] for r in panel_rows(chart, 1, "word")}
+    words = {(r["layer"], r["head"]): r["verdict"] for r in panel_rows(chart, 1, "verdict")}
     assert words == frame["verdict"].to_dict()
     numbers = result["number"].sel(statistic="tokens")
     for row in panel_rows(chart, 2, "number"):

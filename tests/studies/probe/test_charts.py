@@ -27,7 +27,7 @@ def test_every_chart_is_drawn_and_names_are_text(result, name, capfd):
 def test_heatmaps_hold_the_numbers_of_the_table(result):
     table = result.table().set_index(["layer", "head"])
     chart = draw(DRAWINGS, result, "explorer")
-    for name in (each.column or each.variable.name for each in charts.MAPS):
+    for name in (each["field"] for each in charts.head_maps(False)):
         shown = {(row["layer"], row["head"]): row[name] for row in rows(chart, name)}
         assert shown == pytest.approx(table[name].to_dict(), rel=1e-5)
 
@@ -43,7 +43,7 @@ def test_the_explorer_has_the_curves_of_every_head(result, number, metric):
     for layer, head in ((layer, head) for layer in (0, 2) for head in range(3)):
         data = result.head(layer, head).data.sel(metric=metric)
         scale = float(data["norm"]) ** (2 if metric == "cov" else 1)
-        shown = of_head(panel_rows(chart, len(charts.MAPS) + number, "n"), layer, head)
+        shown = of_head(panel_rows(chart, len(charts.head_maps(False)) + number, "n"), layer, head)
         measured = [row for row in shown if "hollow" in row]
         assert [row["n"] for row in measured] == sizes.tolist()
         for key, bound in (("error", "value"), ("low", "low"), ("high", "high")):
@@ -57,7 +57,7 @@ def test_the_explorer_has_the_curves_of_every_head(result, number, metric):
         np.testing.assert_allclose(
             [errors[n] for n in sizes], data["predicted_error"] / scale, rtol=1e-5
         )
-        texts_ = panel_rows(chart, len(charts.MAPS) + number, "text")
+        texts_ = panel_rows(chart, len(charts.head_maps(False)) + number, "text")
         (text,) = of_head(texts_, layer, head)
         assert text["text"].startswith(f"β = {beta:.3f} (")
 
@@ -74,7 +74,9 @@ def test_too_many_heads_leave_the_curves_that_matter(monkeypatch):
     wide = wide_probe(4, 5)
     monkeypatch.setattr(charts, "KEPT", 7)
     chart = draw(DRAWINGS, wide, "explorer", heads=[(3, 3)])
-    kept = {(row["layer"], row["head"]) for row in panel_rows(chart, len(charts.MAPS), "n")}
+    kept = {
+        (row["layer"], row["head"]) for row in panel_rows(chart, len(charts.head_maps(False)), "n")
+    }
     assert len(kept) == 7
     assert (3, 3) in kept
     needed = wide.table().set_index(["layer", "head"])["tokens_10"].to_dict()

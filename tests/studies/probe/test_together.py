@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from esscher.engine.sampled.layer import output_gram, projected_products
-from esscher.studies.probe.together import (
+from esscher.studies.probe.combine import (
     amplification,
     effective_heads,
     error_correlation,

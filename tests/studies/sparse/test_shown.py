@@ -47,8 +47,8 @@ def test_the_explorer_shows_every_head():
     for i, field in enumerate(("exponent_random", "error_random")):
         shown = {(row["layer"], row["head"]): row[field] for row in panel_rows(chart, i, field)}
         assert shown == pytest.approx(table[field].to_dict(), rel=1e-5)
-    words = panel_rows(chart, 2, "word")
-    assert {(row["layer"], row["head"]): row["word"] for row in words} == table["best"].to_dict()
+    words = panel_rows(chart, 2, "letter")
+    assert {(row["layer"], row["head"]): row["best"] for row in words} == table["best"].to_dict()
     worst = table["error_random"].idxmax()
     (param,) = chart.to_dict()["params"]
     assert param["value"] == [dict(zip(("layer", "head"), worst, strict=True))]

@@ -14,7 +14,7 @@ import esscher
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
 from esscher.studies.sweep import sweep
-from esscher.studies.sweep.schedule import (
+from esscher.studies.sweep.measure import (
     Batch,
     counts_at,
     next_batch,

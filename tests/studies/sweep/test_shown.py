@@ -34,7 +34,7 @@ def test_curves_hold_errors_fits_and_predictions(result):
         for alpha in result.data["alpha"].values:
             rate, at = result.rate(metric, alpha), result.data.sel(metric=metric, alpha=alpha)
             horizon = f"{float(at['horizon']):.3g}"
-            of_scale = [row for row in rows if row.get("horizon", horizon) == horizon]
+            of_scale = [row for row in rows if row["horizon"] == horizon]
             measured = [row for row in of_scale if "low" in row]
             for key, wanted in (
                 ("n", rate.sizes),
@@ -47,7 +47,7 @@ def test_curves_hold_errors_fits_and_predictions(result):
             drawn = {}
             for row in of_scale:
                 if "low" not in row:
-                    drawn.setdefault(row.get("line") or row["kind"], []).append(row)
+                    drawn.setdefault(row["line"], []).append(row)
             for row in drawn["fitted law"]:
                 wanted = rate.constant * row["n"] ** -rate.exponent
                 assert row["error"] == pytest.approx(wanted, rel=1e-4)
@@ -55,22 +55,6 @@ def test_curves_hold_errors_fits_and_predictions(result):
             shown = [row["error"] for row in drawn.get("predicted", [])]
             np.testing.assert_allclose(shown, curve, rtol=1e-5)
             assert len(shown) == (4 if result.setup.settings.predict else 0)
-
-
-def test_one_horizon_has_the_band_of_its_fit(one):
-    chart = one.plot()
-    for i, metric in enumerate(TITLES):
-        rate = one.rate(metric)
-        band = [row for row in panel_rows(chart, i, "low") if "error" not in row]
-        n = np.log([row["n"] for row in band])
-        design = np.stack([np.ones_like(n), -n], axis=1)
-        spread = np.sqrt(np.einsum("ij,jk,ik->i", design, rate.covariance, design))
-        line = np.log(rate.constant) - rate.exponent * n
-        above = np.log([row["high"] for row in band]) - line
-        np.testing.assert_allclose(above, rate.critical * spread, atol=1e-4)
-    written, (low, high) = " ".join(texts(chart)), one.rate("map").interval
-    assert f"β = {one.rate('map').exponent:.3f} ({low:.3f} to {high:.3f})" in written
-    assert f"predicted {one.rate('map').predicted:.3f}" in written
 
 
 def test_exponents_and_theory(swept, laplace):

@@ -39,9 +39,9 @@ def test_resuming_computes_only_what_is_missing(
     (parts / ".replicate-000002.safetensors.77.tmp").write_bytes(b"half")
     assert not load(tmp_path / "run").complete
     measured = []
-    original = measure.measure_replicate
+    original = measure.measure_cell
     monkeypatch.setattr(
-        measure, "measure_replicate", lambda plan, r: measured.append(r) or original(plan, r)
+        measure, "measure_cell", lambda s, r, depth: measured.append(r) or original(s, r, depth)
     )
     assert_same(first, small_sweep(tmp_path / "run"))
     assert measured == [1]

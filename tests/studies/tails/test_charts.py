@@ -38,12 +38,10 @@ def judged(result):
 
 def test_verdicts_are_drawn_only_where_they_are_given(result, judged):
     table = judged.table().set_index(["layer", "head"])
-    words = [table[name].to_dict() for name in ("verdict", "with_delimiters")]
-    shown = rows(draw(DRAWINGS, judged), "word")
-    assert shown
-    for row in shown:
-        assert row["word"] in [column[row["layer"], row["head"]] for column in words]
-    assert not rows(draw(DRAWINGS, result), "word")
+    for name in ("verdict", "with_delimiters"):
+        shown = rows(draw(DRAWINGS, judged), name)
+        assert {(row["layer"], row["head"]): row[name] for row in shown} == table[name].to_dict()
+        assert not rows(draw(DRAWINGS, result), name)
 
 
 def test_the_explorer_starts_at_the_head_of_largest_kurtosis_and_has_the_fits_of_all(result):

@@ -12,7 +12,7 @@ from esscher.runs.result import Result
 from esscher.show.cells import BEYOND, picked_title
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap, explorer
+from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
 from esscher.studies.context.study import ContextData, ContextSettings
@@ -36,9 +36,9 @@ CHANGES = Series(
     shapes=("circle", "square", "diamond"),
 )
 MAPS = (
-    HeadMap(ContextData.length, look={"log": True, "beyond": EXTRAPOLATED.name}),
-    HeadMap(LAST_CHANGE, look={"colours": SHARES}),
-    HeadMap(ContextData.exponent, look={"colours": SHARES}),
+    head_map(ContextData.length, log=True, beyond=EXTRAPOLATED.name),
+    head_map(LAST_CHANGE, colours=SHARES),
+    head_map(ContextData.exponent, colours=SHARES),
 )
 
 

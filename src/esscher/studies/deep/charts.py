@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from altair.typing import ChartType
 
 from esscher.core.variables import Variable, table, var
-from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
+from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.frames import records
-from esscher.show.theme import BLUE, GREY, ORANGE, PURPLE, SKY, VERMILION, limits
+from esscher.show.theme import BLUE, ORANGE, PURPLE, SKY, VERMILION, limits
 from esscher.studies.deep.study import TERCILES, AnyDeep, DeepData, DepthData
 from esscher.studies.deep.view import is_stack, shown_size
 
@@ -27,11 +26,10 @@ SAMPLED = {
 WIDE = 200.0
 #: Variables that only the chart shows.
 DISTANCE = var("", "1 - cosine to dense", name="distance")
-SCORE = var("", "deviation (standard errors)", name="score")
 
 
 def depth(result: AnyDeep) -> ChartType:
-    """Draw errors and exponents by layer, with growth and limit of a stack, or a model's end."""
+    """Draw errors and exponents by layer, with growth in a stack, or a model's end."""
     data, n = result.data, shown_size(result)
     panels = [_errors(result)]
     fits = table(data, ("layer", "curve"), ["exponent", "trusted"])
@@ -42,7 +40,6 @@ def depth(result: AnyDeep) -> ChartType:
         steps = table(data.sel(size=n), ("layer", "curve"), ["growth"])
         title = f"error / error one layer before, n = {n:,}"
         panels += _by_layer(result, steps, DepthData.growth, [{"at": 1.0}], title, log=True)
-        panels.append(_limit(result))
     else:
         names = data["sampled"].values.tolist()
         thirds = [name for name in names if name in TERCILES]
@@ -88,29 +85,6 @@ def _by_layer(
     return [panel(guides(compare, x, y), drawn, title=title)] if rows else []
 
 
-def _limit(result: AnyDeep) -> ChartType:
-    """Deviations of the measured limit from the recursion, in standard errors."""
-    what, data = "95% bound of the largest", result.data
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scores = (data["measured"] - data["exact"]) / data["standard_error"]
-    frame = table(scores.to_dataset(name="score"), ("layer", "entry"), ["score"])
-    rows = records(frame[np.isfinite(frame["score"])])
-    bounds = [
-        {"layer": layer + side, "low": -bound, "high": bound, "what": what}
-        for layer, bound in enumerate(data["largest_bound"].values.tolist())
-        if bound == bound
-        for side in (-0.5, 0.5)
-    ]
-    x = Axis("layer", "layer", whole=True, limits=(-0.5, data.sizes["layer"] - 0.5))
-    y = Axis.of(SCORE, rows, [row[end] for row in bounds for end in ("low", "high")])
-    return panel(
-        bands(bounds, x, y, Series("what", (what,), colours=(GREY,))),
-        guides([{"at": 0.0}], x, y),
-        points(rows, x, y),
-        title="measured limit minus recursion",
-    )
-
-
 def _end(result: AnyDeep, names: list[str], title: str) -> ChartType:
     """KL, or 1 - cosine, against the keys drawn: a line for all that is sampled."""
     data, variable = result.data, DeepData.kl
@@ -135,8 +109,7 @@ DRAWINGS = (
         heading="Errors by layer, and the end",
         caption="Relative error of the tokens behind each layer, one line per n: in a stack "
         "against the infinite-token limit, in a model against attention over all keys; β of error "
-        "~ C n^-β. Last, the measured limit of a stack against the exact recursion (if both agree, "
-        "all points of a layer lie in the band in 95% of the cases), or what a model says with n "
-        "keys drawn, in all heads or in one third of them by horizon.",
+        "~ C n^-β. Last, how errors grow in a stack, or what a model says with n keys drawn, in "
+        "all heads or in one third of them by horizon.",
     ),
 )

@@ -12,7 +12,7 @@ from esscher.runs.result import Result
 from esscher.show.cells import picked_title
 from esscher.show.chart import Axis, Series, panel, points
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap, explorer
+from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import BLUE, PALE, SHARES, limits
 from esscher.studies.domains.compare import DIFFERS, UNDECIDED
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 VERDICT = Series("verdict", (DIFFERS, UNDECIDED), colours=(BLUE, PALE))
 MAPS = (
-    HeadMap(DomainsData.share, look={"ends": (0.0, 1.0), "colours": SHARES}),
-    HeadMap(DomainsData.verdict, words=VERDICT, letters={DIFFERS: "D", UNDECIDED: "?"}),
+    head_map(DomainsData.share, ends=(0.0, 1.0), colours=SHARES),
+    head_map(DomainsData.verdict, words=VERDICT, letters={DIFFERS: "D", UNDECIDED: "?"}),
 )
 
 
@@ -36,7 +36,7 @@ def heads(
     rows = records(table(tokens(result), ("layer", "head", "corpus", "block"), ("number",)))
     x = Axis("corpus", names=result.data["corpus"].values.tolist())
     ends = limits([row["number"] for row in rows], log=True)
-    y = Axis("number", STATISTICS["tokens"].title, log=True, limits=ends)
+    y = Axis("number", STATISTICS["tokens"], log=True, limits=ends)
 
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [panel(points(rows, x, y, pick=pick), title=picked_title("blocks"))]

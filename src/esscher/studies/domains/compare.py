@@ -31,11 +31,10 @@ from esscher.math.statistics.intervals import discoveries, mean_bounds
 from esscher.runs.result import NotFinished
 from esscher.runs.study import Setup
 from esscher.studies.domains.study import (
-    STATISTICS,
+    LINEAR,
     BlockNumbers,
     DomainsData,
     DomainsSettings,
-    Statistic,
     cell_name,
 )
 
@@ -133,7 +132,7 @@ def differences(first: Array, second: Array) -> Array:
 
 
 def compare(
-    numbers: Array, statistic: Statistic, fdr: float, seed: int
+    numbers: Array, statistic: str, fdr: float, seed: int
 ) -> dict[str, NDArray[np.generic]]:
     """Compare corpora in one statistic.
 
@@ -142,7 +141,7 @@ def compare(
     numbers
         Axes [layer, head, corpus, block].
     statistic
-        Whose numbers they are.
+        Name of what the numbers are.
     fdr
         False discovery rate.
     seed
@@ -155,7 +154,8 @@ def compare(
     """
     heads, corpora = numbers.shape[:-2], numbers.shape[-2]
     values = numbers.reshape(-1, *numbers.shape[-2:])
-    if statistic.logarithmic:
+    logarithmic = statistic not in LINEAR
+    if logarithmic:
         values = np.log(np.maximum(values, SMALLEST))
     p = permutation_p(values, seed)
     adjusted = discoveries(p)
@@ -165,7 +165,7 @@ def compare(
         warnings.simplefilter("ignore", RuntimeWarning)  # a number that no head has is nan
         # a number per block, so that its interval is over the blocks
         median = mean_bounds(np.nanmedian(values, axis=0).T)
-    if statistic.logarithmic:
+    if logarithmic:
         effect, median = np.exp(effect), np.exp(median)
     return {
         "p": p.reshape(heads),
@@ -204,7 +204,7 @@ def combine(setup: Setup[DomainsSettings], cells: Mapping[str, xr.Dataset]) -> D
     data.number, data.length = numbers, together.length
     data.distinct, data.unknown = together.distinct, together.unknown
     tests = [
-        compare(grid, STATISTICS[name], settings.fdr, settings.seed)
+        compare(grid, name, settings.fdr, settings.seed)
         for name, grid in zip(numbers["statistic"].values.tolist(), numbers.values, strict=True)
     ]
     for variable in tests[0]:

@@ -20,7 +20,7 @@ from esscher.engine.sampled.sizes import Mode, default_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import WithModel
-from esscher.runs.study import OneBatch, Setup
+from esscher.runs.study import Setup, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,34 +41,21 @@ TOKENS = 2_000
 FEWEST_TOKENS = 48
 
 
-@dataclass(frozen=True)
-class Statistic:
-    """A number of a head.
-
-    Attributes
-    ----------
-    title
-        Its name in figures and tables.
-    logarithmic
-        Whether it is positive and skewed: then logarithms are compared, and effects are ratios of
-        geometric means. Otherwise they are differences of means.
-    """
-
-    title: str
-    logarithmic: bool = True
-
-
-#: By name, in the order of tables; the headline is about the first.
+#: Names of statistics in figures and tables, in the order of tables; the headline is about the
+#: first.
 STATISTICS = {
-    "tokens": Statistic("tokens for 10% output error"),
-    "ess": Statistic("tokens that the median query attends"),
-    "khat": Statistic("one-pass k-hat", logarithmic=False),
-    "horizon": Statistic("horizon H"),
-    "frobenius": Statistic("Frobenius horizon F"),
-    "tau": Statistic("mean tilt tau"),
-    "sinks": Statistic("share of attention in sinks", logarithmic=False),
-    "delimiters": Statistic("share of attention in delimiters", logarithmic=False),
+    "tokens": "tokens for 10% output error",
+    "ess": "tokens that the median query attends",
+    "khat": "one-pass k-hat",
+    "horizon": "horizon H",
+    "frobenius": "Frobenius horizon F",
+    "tau": "mean tilt tau",
+    "sinks": "share of attention in sinks",
+    "delimiters": "share of attention in delimiters",
 }
+#: Those whose means are compared. Of the others, which are positive and skewed, logarithms are
+#: compared, and effects are ratios of geometric means.
+LINEAR = ("khat", "sinks", "delimiters")
 
 
 class Corpus(Record, frozen=True, kw_only=True):
@@ -260,7 +247,7 @@ class DomainsStudy(WithModel[DomainsSettings]):
         loaded: LoadedModel,
         model: AnyModel,
         executor: CellExecutor,
-    ) -> OneBatch:
+    ) -> Work:
         """Read the corpora, and cut them into blocks."""
         from esscher.studies.domains.measure import cut_blocks, measure_block, read_corpora
 
@@ -272,7 +259,7 @@ class DomainsStudy(WithModel[DomainsSettings]):
             Task(cell_name(i, b), measure_block, (model, cut[i][b], corpus.name, b, settings))
             for b, (i, corpus) in places
         ]
-        return OneBatch(setup, {task.name: task for task in tasks})
+        return setup, lambda run: [{task.name: task for task in tasks}]
 
     @staticmethod
     def cells(setup: Setup[DomainsSettings]) -> list[str]:

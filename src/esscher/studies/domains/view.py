@@ -29,7 +29,7 @@ def statistics(result: Result[DomainsSettings]) -> xr.Dataset:
     """Return the medians of every statistic, and how many heads differ in it."""
     data = result.data
     differ = (data["verdict"] == DIFFERS).sum(["layer", "head"])
-    titles = [STATISTICS[name].title for name in data["statistic"].values]
+    titles = [STATISTICS[name] for name in data["statistic"].values]
     return data[["median"]].assign(
         title=("statistic", np.array(titles, dtype=np.str_)),
         differ=differ,
@@ -45,7 +45,7 @@ _TEST = (DomainsData.verdict, DomainsData.adjusted_p, DomainsData.p, DomainsData
 TABLES = (
     TableView(
         "heads",
-        f"All heads: {STATISTICS['tokens'].title}",
+        f"All heads: {STATISTICS['tokens']}",
         ("layer", "head"),
         (*_TEST, DomainsData.effect),
         tokens,
@@ -117,4 +117,4 @@ def headline(result: Result[DomainsSettings]) -> str:
 def notes(result: Result[DomainsSettings]) -> list[str]:
     """Return what is said below the tables of a terminal."""
     names = result.data["statistic"].values.tolist()
-    return ["; ".join(f"{name}: {STATISTICS[name].title}" for name in names) + "."]
+    return ["; ".join(f"{name}: {STATISTICS[name]}" for name in names) + "."]

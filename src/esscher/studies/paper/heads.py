@@ -120,8 +120,8 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
     """Psi in both conventions, exponents, and what the heads of a layer have in common."""
     from esscher.engine.sampled.layer import output_gram
     from esscher.engine.sampled.pooled import measure_pooled
+    from esscher.studies.probe.combine import amplification, effective_heads
     from esscher.studies.probe.measure import one_sided_psi
-    from esscher.studies.probe.together import amplification, effective_heads
 
     sizes, seed, layers = tuple(unit["sizes"]), settings.seed, _layers(settings, unit["part"])
     shape = loaded_model(settings.encoder).shape

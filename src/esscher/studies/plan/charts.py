@@ -23,7 +23,7 @@ from esscher.show.chart import (
     sheet,
 )
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap, explorer
+from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import limits
 from esscher.studies.plan.result import PlanResult
@@ -89,9 +89,9 @@ def heads(result: PlanResult, heads: Sequence[tuple[int, int]] | None = None) ->
     if some.any():
         colours["ends"] = frame[names[0]][some].min(), frame[names].max(axis=None)
     maps = [
-        HeadMap(PlanData.tokens, look={"log": True}),
-        HeadMap(RATIO, look={"ends": (0.0, 1.0), "colours": theme.SHARES}),
-        *(HeadMap(variable, look=colours) for variable in errors),
+        head_map(PlanData.tokens, log=True),
+        head_map(RATIO, ends=(0.0, 1.0), colours=theme.SHARES),
+        *(head_map(variable, **colours) for variable in errors),
     ]
     rows = [
         {"layer": row["layer"], KEY_HEAD: row[KEY_HEAD], "query": str(row["query"])}

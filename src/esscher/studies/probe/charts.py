@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -27,8 +26,8 @@ from esscher.show.chart import (
     words,
 )
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap
 from esscher.show.explorer import explorer as head_explorer
+from esscher.show.explorer import head_map
 from esscher.show.frames import records
 from esscher.show.theme import BLACK, BLUE, DASHES, GREEN, SHARES, VERMILION, limits
 from esscher.studies.probe.study import OnePass, ProbeData
@@ -72,29 +71,29 @@ PREDICTORS = {
 }
 #: Names of a measured number and the ends of its interval, by the end of its column.
 ENDS = {"": "measured", "_low": "low", "_high": "high"}
-AMOUNT: dict[str, Any] = {"colours": SHARES, "log": True}
-SHARE: dict[str, Any] = {"colours": SHARES, "ends": (0.0, 1.0)}
-#: Exponents: those of the mean and the map, and of the covariance.
-EXPONENTS = tuple(
-    HeadMap(Fit.exponent, f"exponent_{metric}", {"ends": (low, 0.6)})
-    for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
-)
-#: Maps above the curves of the picked head.
-MAPS = (
-    HeadMap(OnePass.at_context, look=AMOUNT),
-    HeadMap(TOKENS[1], look=AMOUNT),
-    HeadMap(OnePass.horizon, look=AMOUNT),
-    *EXPONENTS,
-    HeadMap(OnePass.khat, look=SHARE),
-    HeadMap(LOST, look=SHARE),
-    HeadMap(OnePass.ess, look={"log": True}),
-)
 #: Most heads whose curves an explorer has: those that need most tokens. A report of 80 layers of 64
 #: heads then stays below 8 MB.
 KEPT = 1_000
 #: Points that a panel needs to stand beside another: one with many cells, and a small one.
 WIDE, SLIM = 150.0, 105.0
 HOLLOW = "hollow: not to be trusted"
+
+
+def head_maps(predict: bool) -> list[dict[str, Any]]:
+    """Return the maps above the curves of the picked head."""
+    exponent = ProbeData.predicted_exponent if predict else Fit.exponent
+    return [
+        head_map(OnePass.at_context, colours=SHARES, log=True),
+        head_map(TOKENS[1], colours=SHARES, log=True),
+        head_map(OnePass.horizon, colours=SHARES, log=True),
+        *(
+            head_map(exponent, f"{exponent.name}_{metric}", ends=(low, 0.6))
+            for metric, low in (("mean", 0.2), ("map", 0.0), ("cov", 0.2))
+        ),
+        head_map(OnePass.khat, colours=SHARES, ends=(0.0, 1.0)),
+        head_map(LOST, colours=SHARES, ends=(0.0, 1.0)),
+        head_map(OnePass.ess, log=True),
+    ]
 
 
 def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> ChartType:
@@ -114,14 +113,7 @@ def explorer(result: Probe, heads: Sequence[tuple[int, int]] | None = None) -> C
     def curves(pick: alt.Parameter) -> list[ChartType]:
         return [_curves(result, kept, metric, pick) for metric in METRIC_NAMES]
 
-    maps = list(MAPS)
-    if result.setup.settings.predict:
-        maps = [
-            replace(m, variable=ProbeData.predicted_exponent, column=f"predicted_{m.column}")
-            if m in EXPONENTS
-            else m
-            for m in maps
-        ]
+    maps = head_maps(result.setup.settings.predict)
     return head_explorer(result, TABLES[0], maps, curves, heads=heads, note=note, least=WIDE)
 
 

@@ -31,7 +31,7 @@ from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
-from esscher.runs.study import Setup
+from esscher.runs.study import Setup, Work
 from esscher.studies.probe.study import TOLERANCES, ProbeSettings, ProbeStudy, Samples
 
 #: Name of the cloud in a run's directory.
@@ -48,7 +48,7 @@ def read_text(
     loaded: LoadedModel,
     model: AnyModel,
     executor: CellExecutor,
-) -> ProbeWork:
+) -> Work:
     """Cut the text into passages."""
     pooled, context = settings.mode == "pooled", settings.context
     least = FEWEST_KEYS if pooled else needed_context(loaded.outline)
@@ -71,12 +71,12 @@ def read_text(
     tokens = min(int(settings.tokens), passages.text_tokens)
     settings = replace(study, tokens=tokens, context=int(context)).resolve(loaded.outline)
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
-    return ProbeWork(setup, loaded, model, passages, executor)
+    return setup, ProbeWork(setup, loaded, model, passages, executor).batches
 
 
 @dataclass(frozen=True, eq=False)
 class ProbeWork:
-    """A probe that is ready: see :class:`esscher.runs.study.Work`."""
+    """A probe that is ready: see :data:`esscher.runs.study.Work`."""
 
     setup: Setup[ProbeSettings]
     loaded: LoadedModel

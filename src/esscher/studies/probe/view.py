@@ -21,8 +21,8 @@ Probe = Result[ProbeSettings]
 TITLE = "Probe of a model"
 #: Output error from which a head is one to leave alone: sampling it is no estimate.
 LARGE = 0.5
-#: Heads of a flag, and of a headline, that are named.
-NAMED, FEW = 12, 5
+#: Heads of a flag that are named.
+NAMED = 12
 NEVER = "more than 10⁸"
 
 #: Variables that only tables show.
@@ -258,38 +258,28 @@ def subject(result: Probe) -> str:
 
 
 def headline(result: Probe) -> str:
-    """Return the answer in a few sentences: the tokens it takes, and how far off heads are."""
+    """Return the answer in a few sentences: the tokens it takes, and how fast errors fall."""
     frame, context = by_need(result), result.setup.model.max_positions
-    names = [f"{layer}.{head}" for layer, head in frame[["layer", "head"]].to_numpy()]
-    needed = frame["tokens_10"].fillna(np.inf)
-    keys, errors = frame["keys"], frame["at_context"]
-    worst = int(errors.argmax())
-    large = frame.assign(name=names)[frame["at_context_low"] > LARGE]
-    large = large.sort_values("at_context", ascending=False, kind="stable")
-    keep_all = f"No head is certainly more than {LARGE:.0%} off."
-    if len(large):
-        more = f" and {len(large) - FEW} more" if len(large) > FEW else ""
-        keep_all = (
-            f"{counted(len(large), 'head')} ({', '.join(large['name'][:FEW])}{more}) "
-            f"{'is' if len(large) == 1 else 'are'} more than {LARGE:.0%} off: keep all tokens "
-            "there."
-        )
+    needed, keys = frame["tokens_10"].fillna(np.inf), frame["keys"]
+    neediest = f"{frame['layer'][0]}.{frame['head'][0]}"
+    large = int((frame["at_context_low"] > LARGE).sum())
     ends = exponents(result).sel(metric="mean", bound=["low", "high"]).transpose(..., "bound")
     counts = class_counts(
         (None, None) if low != low else (low, high)
         for low, high in ends.values.reshape(-1, 2).tolist()
     )
     how = "predicted" if result.setup.settings.predict else "measured"
-    return (
+    text = (
         "For 10% output error a typical head needs "
-        f"{_tokens(float(needed.median()), float(keys.median()))}, the neediest ({names[0]}) "
+        f"{_tokens(float(needed.median()), float(keys.median()))}, the neediest ({neediest}) "
         f"{_tokens(float(needed[0]), float(keys[0]))}. "
-        f"At {context:,.0f} tokens, the model's own context length, a typical head is "
-        f"{_percent(float(errors.median()))} off its limit, the worst ({names[worst]}) "
-        f"{_percent(float(errors[worst]))}{' (extrapolated)' if (context > keys).any() else ''}. "
-        f"{keep_all} The error of the mean output falls {rates_said(counts, 'head')} "
-        f"({how})."
     )
+    if large:
+        text += (
+            f"At {context:,.0f} tokens, the model's own context length, {counted(large, 'head')} "
+            f"{'is' if large == 1 else 'are'} more than {LARGE:.0%} off: keep all tokens there. "
+        )
+    return f"{text}The error of the mean output falls {rates_said(counts, 'head')} ({how})."
 
 
 def _tokens(tokens: float, read: float) -> str:
@@ -298,11 +288,6 @@ def _tokens(tokens: float, read: float) -> str:
         return "more tokens than can be predicted"
     text = two_digits(max(tokens, 1.0)) if tokens >= 10 else f"{tokens:.0f}"
     return f"~{text} tokens (extrapolated)" if tokens > read else f"{text} tokens"
-
-
-def _percent(share: float) -> str:
-    """A share in percent, in two digits below 10%."""
-    return f"{100 * share:.2g}%" if share < 0.1 else f"{share:.0%}"
 
 
 def notes(result: Probe) -> list[str]:

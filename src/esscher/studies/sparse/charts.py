@@ -13,7 +13,7 @@ from esscher.engine.patterns import BASELINE
 from esscher.show.cells import ROW, picked_title
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points, sheet
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap, explorer
+from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import (
     BLACK,
@@ -91,9 +91,9 @@ def heads(result: AnySparse, heads: Sequence[tuple[int, int]] | None = None) -> 
     colours = [PALE if colour == BLACK else colour for colour, *_ in styles.values()]
     letters = {name: letter for name, (*_, letter) in styles.items()}
     maps = (
-        HeadMap(HEAD_EXPONENT, f"exponent_{BASELINE}", {"ends": (0.0, 0.6)}),
-        HeadMap(HEAD_ERROR, f"error_{BASELINE}", {"log": True}),
-        HeadMap(BEST, words=Series("pattern", list(styles), colours=colours), letters=letters),
+        head_map(HEAD_EXPONENT, f"exponent_{BASELINE}", ends=(0.0, 0.6)),
+        head_map(HEAD_ERROR, f"error_{BASELINE}", log=True),
+        head_map(BEST, words=Series("pattern", list(styles), colours=colours), letters=letters),
     )
     title = picked_title("map error")
     budgets, replicates = result.data["budget"].values, result.data.sizes["replicate"]

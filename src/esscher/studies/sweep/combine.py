@@ -19,7 +19,7 @@ from esscher.math.theory.gaussian_tables import Spline
 from esscher.math.theory.rates import bounded_exponents
 from esscher.runs.executors import one_blas_thread
 from esscher.runs.study import Setup
-from esscher.studies.sweep.schedule import slope_half_widths
+from esscher.studies.sweep.measure import slope_half_widths
 from esscher.studies.sweep.study import (
     LIMIT,
     METRICS,

@@ -26,7 +26,6 @@ EXPONENT = var(
     help="β of error ~ C n^-β",
 )
 CONSTANT = var("", "constant C", "s3", name="constant")
-REASONS = var("", "why not", name="reasons", kind="U")
 
 
 def exponents(result: Sweep) -> xr.Dataset:
@@ -44,7 +43,7 @@ TABLES = (
         (
             *(SweepData.horizon, EXPONENT, CONSTANT, SweepData.predicted, SweepData.asymptotic),
             *(SweepData.paper_reference, SweepData.paper_bound, SweepData.verdict),
-            *(SweepData.floor_share, SweepData.floor_power, Fit.trusted, REASONS),
+            *(SweepData.floor_share, SweepData.floor_power, Fit.trusted, Fit.reasons),
         ),
         exponents,
         caption="β and C of error ~ C n^-β, with 95% intervals over replicates. Law: as predicted "

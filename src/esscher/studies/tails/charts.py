@@ -13,7 +13,7 @@ from esscher.runs.result import Result
 from esscher.show.cells import picked_title
 from esscher.show.chart import Axis, Series, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
-from esscher.show.explorer import HeadMap, explorer
+from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import GREEN, ORANGE, PALE, SHARES, SKY, VERMILION, limits
 from esscher.studies.tails.study import Cloud, LayerTails, TailsData, TailsSettings
@@ -27,11 +27,11 @@ Tails = Result[TailsSettings]
 VERDICT = Series("verdict", VERDICTS, colours=(SKY, GREEN, ORANGE, VERMILION, PALE))
 #: Numbers of every head.
 NUMBERS = (
-    HeadMap(Cloud.proxy),
-    HeadMap(Cloud.kurtosis),
-    HeadMap(Cloud.norms_k, look={"colours": SHARES, "ends": (-0.5, 0.5)}),
-    HeadMap(LayerTails.logits_k, look={"colours": SHARES, "ends": (-0.5, 0.5)}),
-    HeadMap(Cloud.agreement, look={"ends": (0.0, 1.0)}),
+    head_map(Cloud.proxy),
+    head_map(Cloud.kurtosis),
+    head_map(Cloud.norms_k, colours=SHARES, ends=(-0.5, 0.5)),
+    head_map(LayerTails.logits_k, colours=SHARES, ends=(-0.5, 0.5)),
+    head_map(Cloud.agreement, ends=(0.0, 1.0)),
 )
 #: Powers of tails to compare with.
 POWERS = ({"at": 2.0, "name": "Gaussian"}, {"at": 1.0, "name": "exponential"})
@@ -58,7 +58,7 @@ def heads(result: Tails, heads: Sequence[tuple[int, int]] | None = None) -> Char
         return [panel(*marks, title=picked_title("power of the tail"))]
 
     verdicts = [
-        HeadMap(variable, words=VERDICT, letters=LETTERS)
+        head_map(variable, words=VERDICT, letters=LETTERS)
         for variable in (Cloud.verdict, WITH_DELIMITERS)
         if reproducible(result)
     ]

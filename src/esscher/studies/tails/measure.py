@@ -83,14 +83,16 @@ def read_text(
         context=int(passages.context),
     )
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
-    return TailsWork(setup, loaded, model, replace(passages, passages=kept), executor)
+    return setup, TailsWork(
+        setup, loaded, model, replace(passages, passages=kept), executor
+    ).batches
 
 
 @dataclass(frozen=True, eq=False)
 class TailsWork:
-    """A test of tails that is ready: see :class:`esscher.runs.study.Work`.
+    """A test of tails that is ready: see :data:`esscher.runs.study.Work`.
 
-    In this process, layers share a pass over the text if they take at most ``held`` bytes together.
+    In this process, layers share a pass over the text if they take at most ``HELD`` bytes together.
     """
 
     setup: Setup[TailsSettings]
@@ -98,7 +100,6 @@ class TailsWork:
     model: AnyModel
     passages: PassageSet
     executor: CellExecutor
-    held: int = HELD
 
     def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
         """Yield layers: here, as many as fit into memory, which share one pass over the text."""
@@ -125,7 +126,7 @@ class TailsWork:
         # layers whose keys and hidden states fit into memory together
         shape = self.loaded.shape
         each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
-        count = max(1, self.held // each)
+        count = max(1, HELD // each)
         for start in range(0, len(layers), count):
             group = layers[start : start + count]
             collected = collect_layers(self.loaded, self.passages, rows, group)
