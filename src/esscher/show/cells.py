@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import altair as alt
@@ -48,7 +48,7 @@ def heatmap(
     columns: str = "head",
     beyond: str | None = None,
     words: Series | None = None,
-    letters: Mapping[str, str] | None = None,
+    letters: dict[str, str] | None = None,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number or a word per layer and head as colour; a cross marks a cell without a number.
@@ -72,7 +72,8 @@ def heatmap(
         Field that is true where a number lies beyond what was measured: an arrow says so.
     words, letters
         For a field of words: the words in order with their colours, and a letter of each, to tell
-        them apart in grey. A cell without a word is empty.
+        them apart in grey; if left out, the first one that no word before it has. A cell without a
+        word is empty.
     pick
         Selection of a cell: see :func:`picking`.
     """
@@ -102,7 +103,11 @@ def heatmap(
     there = [row for row in data if row[field] is not None]
     cells = canvas(there)
     if words is not None:
-        letters = letters or {}
+        if letters is None:
+            letters = {}
+            for word in words.names:
+                unused = (c for c in word.upper() if c not in letters.values())
+                letters[word] = next(unused, "?")
         names = {word: f"{letters[word]}: {word}" for word in words.names}
         legend = alt.Legend(
             title=None,
