@@ -2,17 +2,16 @@
 
     python -m benchmarks.kvpress --text BOOK.txt              # all rules, 3 passages, 25%
     python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv:expected --prefix 512
-    python -m benchmarks.kvpress --text BOOK.txt --lukv plan.json     # budgets of a plan
+    python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy   # budgets of a plan
 
 kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
 is first needed; ``--environment`` names another folder), the weights and the tokens. Compared are
 the tokens that are kept, and the divergence of the next 128 next-token laws from the dense ones,
 each measured in its own environment.
 
-``--lukv`` is about plans in kvpress instead. It hands the budgets of a plan (of
-``--selection topk``: kvpress knows no weights and no bits) to kvpress' LUKVPress over several
-scorers, and compares them with the equal budgets of each scorer and with AdaKV over it, all of them
-inside kvpress.
+``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as
+``plan.export("budgets.npy")`` writes it, to kvpress' LUKVPress over several scorers, and compares
+it with the equal budgets of each scorer and with AdaKV over it, all of them inside kvpress.
 
 Results go to benchmarks/results/kvpress.json.
 """
@@ -28,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
@@ -40,7 +38,6 @@ from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.packing import first_passages
-from esscher.studies.plan import Plan
 from esscher.studies.plan.check import paired_ratio
 
 ROOT = Path(__file__).parent.parent
@@ -195,28 +192,19 @@ def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
     return presses
 
 
-def ratio_curves(plan: Plan) -> NDArray[np.float32]:
-    """LUKVPress' array: the share that each head drops, by target from 1% to 99%.
-
-    Only the plan's ratio is known: other rows are NaN, so that to use them is an error.
-    """
-    curves = np.full((99, *plan.ratios.shape), np.nan, dtype=np.float32)
-    curves[min(99, max(1, round(100 * (1 - plan.ratio)))) - 1] = 1 - plan.ratios
-    return curves
-
-
 def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
-    """Compare budgets of a plan with equal ones and AdaKV's, inside kvpress; write a table.
+    """Budgets of a plan inside kvpress, beside equal ones and AdaKV's; print and write a table.
 
     Raises
     ------
     InputError
         If the budgets are those of another model, or of another share of the tokens.
     """
-    plan, prefix = esscher.load(chosen.lukv).plan, chosen.prefix
-    plan.check_model(loaded)
-    curves = ratio_curves(plan)
+    curves, prefix = np.load(chosen.lukv), chosen.prefix
     each, heads = round(chosen.budget * prefix), loaded.shape.layers * loaded.shape.key_heads
+    expected = (99, loaded.shape.layers, loaded.shape.key_heads)
+    if curves.shape != expected:
+        raise InputError(f"budgets for LUKVPress have shape {expected}, not {curves.shape}")
     row = curves[round(100 * (1 - chosen.budget)) - 1]
     if np.isnan(row).any():
         raise InputError(f"{chosen.lukv} has no budgets for {chosen.budget:.0%} of the tokens")
@@ -249,7 +237,7 @@ def main() -> None:
     parser.add_argument("--prefix", type=int, default=2048, help="tokens that are compressed")
     parser.add_argument("--budget", type=float, default=0.25, help="share of them that is kept")
     parser.add_argument("--rules", default=",".join(RULES), help="names, with commas between")
-    parser.add_argument("--lukv", help="a plan, whose budgets are tried in kvpress")
+    parser.add_argument("--lukv", help="a file of budgets, from plan.export")
     parser.add_argument("--environment", type=Path, default=ROOT / ".kvpress")
     parser.add_argument("--out", default=str(RESULTS), help="file of the results; empty for none")
     chosen = parser.parse_args()

@@ -13,7 +13,6 @@ from benchmarks.kvpress_environment import hand_over
 import esscher
 from benchmarks import kvpress
 from esscher.engine.cache.published import RULES, rule_named
-from esscher.studies.plan import Keeping, Plan
 from tests.engine.models.folders import tiny
 
 LAYERS, KEY_HEADS = 3, 2
@@ -51,24 +50,13 @@ def test_a_model_is_handed_over_as_it_is(tmp_path):
     assert torch.equal(again(ids).logits, loaded.model(ids).logits)
 
 
-def exported(tmp_path, monkeypatch, ratio=0.25, **distances):
-    """Compare budgets of a plan inside a kvpress that finds given divergences."""
+def exported(tmp_path, monkeypatch, curves, **distances):
+    """Compare budgets inside a kvpress that finds given divergences."""
     loaded = tiny("llama")
-    grid = np.ones((LAYERS, KEY_HEADS))
-    plan = Plan(
-        model=loaded.record,
-        prefix=8,
-        keeping=Keeping(sinks=0, recent=0),
-        budgets=(8 * ratio * grid).astype(int).tolist(),
-        powers=grid.tolist(),
-        selection="topk",
-    )
-    plan.save(tmp_path / "plan.json")
+    np.save(tmp_path / "budgets.npy", curves)
 
     def run(python, loaded, ids, prefix, presses, arrays):
-        curves = arrays["plan.npy"]
-        assert np.all(curves[74] == 0.75)
-        assert np.isnan(np.delete(curves, 74, 0)).all()
+        assert np.array_equal(arrays["plan.npy"], curves, equal_nan=True)
         kept = [2 * LAYERS * KEY_HEADS] * len(ids)
         rows = {
             p["name"]: {"kl": distances.get(p["kind"], [1.0, 1.0]), "kept": kept} for p in presses
@@ -78,7 +66,7 @@ def exported(tmp_path, monkeypatch, ratio=0.25, **distances):
     monkeypatch.setattr(kvpress, "run_presses", run)
     monkeypatch.setattr(kvpress, "QUERIES", 8)
     chosen = Namespace(
-        lukv=tmp_path / "plan.json",
+        lukv=tmp_path / "budgets.npy",
         prefix=8,
         budget=0.25,
         passages=2,
@@ -90,7 +78,9 @@ def exported(tmp_path, monkeypatch, ratio=0.25, **distances):
 
 
 def test_budgets_of_a_plan_inside_kvpress(tmp_path, monkeypatch, capsys):
-    result = exported(tmp_path, monkeypatch, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
+    curves = np.full((99, LAYERS, KEY_HEADS), np.nan)
+    curves[74] = 0.75
+    result = exported(tmp_path, monkeypatch, curves, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
     assert set(result) == {
         f"{kind}{scorer}" for scorer in kvpress.SCORERS for kind in ("plan:", "", "adakv:")
     }
@@ -100,5 +90,7 @@ def test_budgets_of_a_plan_inside_kvpress(tmp_path, monkeypatch, capsys):
 
 
 def test_budgets_that_do_not_fit(tmp_path, monkeypatch):
+    with pytest.raises(esscher.InputError, match=r"have shape \(99, 3, 2\), not \(99, 2, 2\)"):
+        exported(tmp_path, monkeypatch, np.zeros((99, 2, 2)))
     with pytest.raises(esscher.InputError, match=r"has no budgets for 25% of the tokens"):
-        exported(tmp_path, monkeypatch, ratio=0.5)
+        exported(tmp_path, monkeypatch, np.full((99, LAYERS, KEY_HEADS), np.nan))

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from esscher.cli import main
 from esscher.cli.printing import STOPPED
-from esscher.cli.program import LISTED, SENTENCES, STUDIES
+from esscher.cli.program import SENTENCES, STUDIES
 from esscher.runs import registry
 
 COMMANDS = main.list_commands(None)
@@ -20,10 +20,9 @@ OPTION = r"^  (?:-\w, )?--[a-z]"
 
 def test_the_list_says_what_the_commands_say() -> None:
     """``--help`` shows first sentences without importing the commands that they are of."""
-    assert list(LISTED.commands) == COMMANDS == list(SENTENCES)
+    assert list(SENTENCES) == COMMANDS
     for name in COMMANDS:
         command = main.get_command(None, name)
-        assert LISTED.commands[name].get_short_help_str(60) == command.get_short_help_str(60)
         assert command.get_short_help_str(1000) == SENTENCES[name]
         assert not command.hidden
 

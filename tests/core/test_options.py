@@ -11,7 +11,7 @@ import pytest
 from msgspec import Meta
 
 from esscher.core.errors import InputError
-from esscher.core.options import BY_MODEL, Layers, checked, option, options_of, plain_type
+from esscher.core.options import SomeLayers, checked, option, options_of, plain_type
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Options:
     count: Annotated[int, option("How many.", ge=1)] = 5
     share: Annotated[float, option("How much.", gt=0, le=1)] = 0.5
     mode: Annotated[Literal["a", "b"], option("Which way.")] = "a"
-    layers: Layers = BY_MODEL
+    layers: SomeLayers = None
     sizes: Annotated[tuple[int, ...], option("Sizes.", metavar="A:B:K")] = (1, 2)
     tilt: Annotated[tuple[float, ...] | None, option("Tilt.", metavar="LIST")] = None
     names: Annotated[tuple[Annotated[str, Meta(max_length=9)], ...], option("Names.")] = ()
@@ -91,7 +91,7 @@ def test_others_are_refused_by_name(name, value, words):
 
 def test_types_without_bounds():
     assert plain_type(OPTIONS["names"].type) == tuple[str, ...]
-    assert plain_type(OPTIONS["layers"].type) == tuple[int, ...]
+    assert plain_type(OPTIONS["layers"].type) == tuple[int, ...] | None
     assert plain_type(Annotated[int, Meta(ge=1)] | None) == int | None
 
 

@@ -67,14 +67,6 @@ def test_the_error_has_one_digit(value, error, words):
     assert with_error(value, error) == words
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "decimals", "words"),
-    [(0.4967, 0.031, 2, "0.50(3)"), (1234.6, 56.2, 0, "1,235(56)"), (2.0, None, 2, "2.00")],
-)
-def test_decimals_may_be_given(value, error, decimals, words):
-    assert with_error(value, error, decimals) == words
-
-
 def test_what_is_done_before_the_first_bar_is_said_on_a_terminal(capsys, monkeypatch):
     announce("Loading demo:minilm")
     assert capsys.readouterr() == ("", "")

@@ -13,6 +13,7 @@ from esscher.cli import main
 from esscher.core.errors import InputError
 from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.load import load_model
+from esscher.runs import executors
 from esscher.runs.executors import CellExecutor, Cluster, Task, chosen_executor, connected
 from esscher.studies.domains import domains
 from tests.engine.models.folders import WORDS, decoder_tokenizer, save
@@ -105,8 +106,9 @@ def test_cells_that_fail_are_named(cluster: Cluster) -> None:
     assert results == {f"good-{i}": i * i for i in range(3)}
 
 
-def test_no_scheduler(cluster: Cluster, tmp_path: Path) -> None:
+def test_no_scheduler(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A free port, no address, a file of something else, and a worker."""
+    monkeypatch.setattr(executors, "TIMEOUT", 1.0)
     (tmp_path / "other.json").write_text('{"id": 3}')
     cluster._client.wait_for_workers(1)  # this test may be the first
     (worker,) = cluster._client.scheduler_info()["workers"]
@@ -114,17 +116,18 @@ def test_no_scheduler(cluster: Cluster, tmp_path: Path) -> None:
     for place in [*places, str(tmp_path / "other.json"), worker]:
         with (
             pytest.raises(InputError, match=f"there is no scheduler at {place}"),
-            connected(place, timeout=1.0),
+            connected(place),
         ):
             pass
 
 
-def test_no_worker_comes(tmp_path: Path) -> None:
+def test_no_worker_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PATIENCE", 0.5)
     with machines(tmp_path) as hosts:
         hosts.scheduler()
         with (
             pytest.raises(InputError, match=f"no worker has come to {hosts.address} within 0.5 s"),
-            connected(hosts.address, patience=0.5) as cluster,
+            connected(hosts.address) as cluster,
         ):
             dict(cluster.run([Task("a", square, (2.0,))]))
 

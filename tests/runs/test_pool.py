@@ -163,8 +163,8 @@ def test_the_chosen_executor() -> None:
     [
         ({"workers": 0}, "workers is 0"),
         ({"workers": 100_000}, r"workers is 100000, but this process may use \d+ core.* at most"),
-        ({"workers": 2, "executor": CellExecutor()}, "workers is 2 and there is an executor"),
-        ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with --scheduler"),
+        ({"workers": 2, "executor": CellExecutor()}, "leave it out with an executor"),
+        ({"workers": 2, "scheduler": "tcp://h:1"}, "leave it out with an executor or a sch"),
     ],
 )
 def test_only_one_can_be_chosen(asked: dict[str, Any], words: str) -> None:

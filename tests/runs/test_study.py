@@ -17,8 +17,7 @@ HEAD = esscher.gaussian_head(horizon=0.5, dim=2)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"replicate": 3}, r"sweep\(\) has no argument 'replicate'; did you mean 'replicates'\?"),
-        ({"qwxz": 3}, r"sweep\(\) has no argument 'qwxz'; it has head, sizes"),
+        ({"sizes": [8], "qwxz": 3}, r"sweep\(\): .* unexpected .* 'qwxz'; it has head, sizes"),
         ({"head": HEAD}, r"sweep\(\): multiple values for argument 'head'"),
         ({}, r"sweep\(\): missing a required argument: 'sizes'"),
     ],

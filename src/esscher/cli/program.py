@@ -1,8 +1,8 @@
 """The ``esscher`` command and the commands below it.
 
 Commands are known by name and first sentence before one is imported: most bring numpy and more
-with them, and nobody who asks for ``--help`` or presses the Tab key waits for that. A test compares
-the sentences with those of the commands. Errors are one line and exit code 2, never a traceback.
+with them, and nobody who asks for ``--help`` waits for that. A test compares the sentences with
+those of the commands. Errors are one line and exit code 2, never a traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from esscher import __version__
 from esscher.cli.printing import stoppable
@@ -40,10 +39,6 @@ OTHERS = {
 SENTENCES = {name: says for name, (_, says) in (STUDIES | OTHERS).items() if says}
 
 
-#: The same commands with nothing but their names and first sentences.
-LISTED = click.Group(
-    commands={name: click.Command(name, help=says) for name, says in SENTENCES.items()}
-)
 #: Where click's context has the words of the command line.
 WORDS = "esscher.words"
 #: Words of an exception by which memory ran out; torch has no class for it.
@@ -70,16 +65,8 @@ class _Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands for ``--help``, without importing them."""
-        LISTED.format_commands(ctx, formatter)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer commands at the Tab key, without importing them, and options."""
-        commands = [
-            CompletionItem(name, help=command.get_short_help_str())
-            for name, command in LISTED.commands.items()
-            if name.startswith(incomplete)
-        ]
-        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SENTENCES.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the words of the command line: runs remember which command made them."""

@@ -24,10 +24,6 @@ from esscher.core.errors import InputError
 from esscher.core.shown import shortened
 from esscher.core.validation import Array, as_path, as_sizes
 
-#: Default of an option whose value depends on the model or on other options: it is known when the
-#: study is filled in.
-BY_MODEL: Any = None
-
 
 class AtMost(int):
     """A default that a text may fall short of: what is there, up to that many."""
@@ -77,17 +73,7 @@ def option(
 
 
 Seed: TypeAlias = Annotated[int, option("Seed of all random numbers.", ge=0)]
-Layers: TypeAlias = Annotated[
-    tuple[Annotated[int, Meta(le=100_000)], ...],
-    option("Layers to measure, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
-]
-Heads: TypeAlias = Annotated[
-    tuple[Annotated[int, Meta(le=100_000)], ...],
-    option("Heads of each layer, such as 0,3 or 0-5 (default: all).", metavar="LIST"),
-]
-
-
-#: The same where None stands for all of them.
+#: Layers and heads; None stands for all of them.
 SomeLayers: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(le=100_000)], ...] | None,
     option("Layers to measure, such as 0,3 or 0-5 (default: all).", metavar="LIST"),

@@ -162,7 +162,7 @@ def rates_said(counts: Mapping[Any, int], where: str) -> str:
     return ", ".join([*words, f"undecided in {counts['undecided']}"])
 
 
-def with_error(value: float, error: float | None, decimals: int | None = None) -> str:
+def with_error(value: float, error: float | None) -> str:
     """Return a value with its error in brackets, in units of the last digit, such as 0.076(2).
 
     Parameters
@@ -171,16 +171,12 @@ def with_error(value: float, error: float | None, decimals: int | None = None) -
         The value.
     error
         Its standard error, or half the width of its interval; None and nan show none.
-    decimals
-        Decimals of the value. By default the error has one digit, and four digits are shown of a
-        value whose error is too small to change them; values below 0.001 get a power of ten. A
-        value below its error would lose all of its digits: both then have two, 0.17 ± 2.0.
+
+    The error has one digit, and four digits are shown of a value whose error is too small to change
+    them; values below 0.001 get a power of ten. A value below its error would lose all of its
+    digits: both then have two, 0.17 ± 2.0.
     """
-    if error is None or not math.isfinite(error):
-        return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
-    if decimals is not None:
-        return f"{value:,.{decimals}f}({max(1, round(10**decimals * error)):,})"
-    if error <= 1e-4 * abs(value):
+    if error is None or not math.isfinite(error) or error <= 1e-4 * abs(value):
         return f"{value:.4g}"
     if error > abs(value):
         return f"{two_digits(value)} ± {two_digits(error)}"

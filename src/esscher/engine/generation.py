@@ -15,7 +15,7 @@ from esscher.core.memory import MemoryWatch
 from esscher.core.untrusted import first_line
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.models.transformers_library import quiet, transformers_module
-from esscher.engine.text.packing import check_known
+from esscher.engine.text.packing import check_known, text_after
 
 #: Tokens whose likelihood is remembered of every step: a continuation is hardly ever another.
 LIKELIEST = 64
@@ -280,7 +280,7 @@ def generate(
         cache_bytes = sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in cache.layers)
         dense_bytes, kept = cache_bytes, 1.0
     return Generation(
-        text=_text(loaded, ids, token_ids),
+        text=text_after(loaded.tokenizer, ids, token_ids),
         tokens=len(ids),
         token_ids=token_ids,
         prompt_seconds=times[0] - start,
@@ -334,17 +334,7 @@ def compare(
         dense=dense,
         planned=planned,
         parts_at=None if first == second else same + 1,
-        common=_text(loaded, ids, first[:same]),
+        common=text_after(loaded.tokenizer, ids, first[:same]),
         before=loaded.tokenizer.decode((ids + first[:same])[-AROUND:], skip_special_tokens=True),
     )
     return comparison, cache
-
-
-def _text(loaded: LoadedModel, ids: tuple[int, ...], new: tuple[int, ...]) -> str:
-    """Text of new tokens; some tokenizers would drop the space before the first one."""
-    tokenizer = loaded.tokenizer
-    before = tokenizer.decode(list(ids), skip_special_tokens=True)
-    both = tokenizer.decode([*ids, *new], skip_special_tokens=True)
-    if both.startswith(before):
-        return str(both[len(before) :])
-    return str(tokenizer.decode(list(new), skip_special_tokens=True))

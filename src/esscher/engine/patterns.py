@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 #: The pattern that all others are compared with.
 BASELINE = "random"
 
-__all__ = [
-    "BASELINE",
-    "PATTERNS",
-    "Mixing",
-    "Pattern",
-    "Selection",
-    "View",
-    "as_patterns",
-    "as_selection",
-]
-
-
 # Sparse attention patterns: which keys a query sees, with which log-weight.
 #
 # A pattern gets a View (who may see whom), a budget r and a random stream. It returns either

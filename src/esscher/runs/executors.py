@@ -197,11 +197,10 @@ def chosen_executor(
             f"workers is {workers}, but this process may use {counted(cores, 'core')}; give at "
             f"most {most}: more would only take memory"
         )
-    if processes > 1 and executor is not None:
-        raise InputError(f"workers is {workers} and there is an executor; give one of them")
-    if processes > 1 and scheduler is not None:
+    if processes > 1 and (executor is not None or scheduler is not None):
         raise InputError(
-            f"--workers {workers} is for processes on this machine; leave it out with --scheduler"
+            f"workers is {workers}, for processes on this machine; leave it out with an executor "
+            "or a scheduler"
         )
     if isinstance(executor, Executor):
         yield OnFutures(executor)
@@ -389,19 +388,11 @@ LOGGERS = ("distributed", "tornado", "asyncio")
 
 
 class Cluster(OnFutures):
-    """Computes tasks on the workers of a Dask cluster.
+    """Computes tasks on the workers of a Dask cluster, by a connected ``distributed.Client``."""
 
-    Parameters
-    ----------
-    client
-        A connected ``distributed.Client``.
-    patience
-        Seconds to wait for a worker.
-    """
-
-    def __init__(self, client: Any, patience: float = PATIENCE) -> None:
+    def __init__(self, client: Any) -> None:
         super().__init__(client.get_executor(pure=False, retries=RETRIES))
-        self._client, self._patience = client, patience
+        self._client = client
         self._address = str(client.scheduler.address)
         self._versions = versions()
 
@@ -429,11 +420,11 @@ class Cluster(OnFutures):
         if not tasks:
             return
         try:
-            self._client.wait_for_workers(1, timeout=self._patience)
+            self._client.wait_for_workers(1, timeout=PATIENCE)
             yield from super().run(tasks)
         except TimeoutError as error:
             raise InputError(
-                f"no worker has come to {self._address} within {self._patience:g} s; start one "
+                f"no worker has come to {self._address} within {PATIENCE:g} s; start one "
                 f"with `dask worker {self._address}`"
             ) from error
         except (CancelledError, OSError) as error:  # a lost connection cancels all tasks
@@ -464,9 +455,7 @@ def _on_worker(
 
 
 @contextmanager
-def connected(
-    scheduler: str, timeout: float = TIMEOUT, patience: float = PATIENCE
-) -> Iterator[Cluster]:
+def connected(scheduler: str) -> Iterator[Cluster]:
     """Connect to a cluster, by the address of its scheduler or the file that it wrote.
 
     For an address that begins with ``tls://`` Dask takes the certificates of its configuration.
@@ -489,8 +478,8 @@ def connected(
         security: Any = distributed.Security()  # type: ignore[no-untyped-call]
         rpc: Any = distributed.rpc
         options = security.get_connection_args("client")
-        async with rpc(address, timeout=timeout, connection_args=options) as there:
-            return str((await asyncio.wait_for(there.identity(), timeout))["type"])
+        async with rpc(address, timeout=TIMEOUT, connection_args=options) as there:
+            return str((await asyncio.wait_for(there.identity(), TIMEOUT))["type"])
 
     with ExitStack() as stack:
         # What is lost is said by Esscher. Several loggers of Dask have levels of their own.
@@ -508,7 +497,7 @@ def connected(
             if kind != "Scheduler":
                 raise ValueError(f"a {kind.lower()} answers there")
             make_client: Any = distributed.Client
-            client = make_client(address, timeout=timeout, set_as_default=False)
+            client = make_client(address, timeout=TIMEOUT, set_as_default=False)
         except Exception as error:  # an answer that is not Dask's raises anything
             raise InputError(
                 f"there is no scheduler at {scheduler} ({first_line(error)}); start one with `dask "
@@ -516,7 +505,7 @@ def connected(
                 "configuration names the certificates)"
             ) from error
         try:
-            yield Cluster(client, patience)
+            yield Cluster(client)
         finally:
             with suppress(Exception):  # its scheduler may be gone
                 client.close(timeout=2)

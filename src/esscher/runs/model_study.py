@@ -14,7 +14,7 @@ from esscher.engine.models.choice import ModelChoice, opened_model
 from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.study import OneBatch, Setup, Study, Work
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -80,12 +80,6 @@ class WithModel(Study[S]):
 
     def known(self) -> S:
         """Fill in what depends on the model, from its configuration alone."""
-        if isinstance(self.model, str) and self.model in self.instead:
-            function = self.instead[self.model].replace("-", "_")
-            raise InputError(
-                f"{self.model!r} is not a model; for synthetic tokens call esscher.{function} in "
-                "Python"
-            )
         settings = self.resolve(self.choice.outline)
         self.check_texts()
         return settings
@@ -173,7 +167,7 @@ class PassageStudy(ModelStudy[S]):
             name: Task(name, _measured, (type(self), setup, model, passage))
             for name, passage in zip(self.cells(setup), text, strict=True)
         }
-        return OneBatch(setup, tasks)
+        return setup, lambda run: [tasks]
 
 
 def _measured(

@@ -72,8 +72,6 @@ def page_of(result: Result[Any]) -> Page:
     )
 
 
-#: Runs that one report takes.
-MOST = 40
 #: How much of a file is searched for the mark that it is a report.
 _HEAD = 4096
 
@@ -82,7 +80,6 @@ def report(
     runs: Any,
     path: str | Path | None = None,
     *,
-    force: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Path:
     """Write one self-contained HTML file about stored runs, or about results.
@@ -94,8 +91,6 @@ def report(
         directory that is no run stands for all runs below it.
     path
         The file; by default ``report.html`` in the directory of the first run.
-    force
-        Overwrite a file that is no report.
     say
         Told of runs below a directory that are left out, since nothing is measured yet.
 
@@ -114,14 +109,14 @@ def report(
     sources = [runs] if alone else list(runs)
     place = None if path is None else Path(path)
     if place is not None:
-        _check_place(place, force)
+        _check_place(place)
     results = read_results(sources, say)
     if place is None:
         first = results[0].folder
         if first is None or not first.exists():
             raise InputError("the first result has no directory; give the path of the report")
         place = first / "report.html"
-        _check_place(place, force)
+        _check_place(place)
     folders = [str(result.folder) for result in results if result.folder is not None]
     with foreign(", ".join(folders) or None):
         pages = [page_of(result) for result in results]
@@ -177,8 +172,6 @@ def read_results(sources: Sequence[Any], say: Callable[[str], None] | None = Non
         if say is not None:
             for place in early:
                 say(f"Left out: {_NO_RESULTS.format(place)}")
-    if len(results) > MOST:
-        raise InputError(f"there are {len(results)} runs; one report takes at most {MOST}")
     return results
 
 
@@ -189,10 +182,10 @@ def measured(result: Any) -> Any:
     raise NotFinished(_NO_RESULTS.format(result.folder or result.study))
 
 
-def _check_place(path: Path, force: bool) -> None:
+def _check_place(path: Path) -> None:
     """Refuse to overwrite what is no report."""
     check_writable(path, str(path))
-    if force or not path.exists():
+    if not path.exists():
         return
     try:
         with open_regular(path) as file:
@@ -201,6 +194,5 @@ def _check_place(path: Path, force: bool) -> None:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     if f'name="generator" content="{GENERATOR}'.encode() not in head:
         raise InputError(
-            f"{path} exists and is not an Esscher report; choose another name, or overwrite it "
-            "in Python with force=True"
+            f"{path} exists and is not an Esscher report; choose another name, or remove it"
         )

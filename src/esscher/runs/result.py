@@ -38,31 +38,6 @@ class NotFinished(InputError):
     """A run whose cells do not amount to a result yet."""
 
 
-class Attributes(Record, frozen=True, kw_only=True):
-    """Attributes of the dataset of a result.
-
-    Attributes
-    ----------
-    kind
-        Name of the study.
-    cells
-        Names of the cells it was made from.
-    complete
-        1 if everything that was asked for is there, else 0.
-    created
-        When the run was begun.
-    configuration, versions
-        Settings, model and text; and the software that measured: JSON.
-    """
-
-    kind: Name
-    cells: str
-    complete: int
-    created: Name
-    configuration: str
-    versions: str
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(Generic[S]):
     """The result of a study.
@@ -243,11 +218,11 @@ class Result(Generic[S]):
         """Write everything into one file, which :func:`esscher.load` reads."""
         write_output(Path(path), to_bytes(self.data))
 
-    def report(self, path: str | Path | None = None, *, force: bool = False) -> Path:
+    def report(self, path: str | Path | None = None) -> Path:
         """Write one self-contained HTML page about it; see :func:`esscher.report`."""
         from esscher.runs.report import report
 
-        return report(self, path, force=force)
+        return report(self, path)
 
     def __repr__(self) -> str:
         if not self.views:
@@ -448,7 +423,12 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
 def attributes_of(
     study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, config: RunConfig
 ) -> dict[str, Any]:
-    """Return the attributes of the dataset of a result: see :class:`Attributes`."""
+    """Return the attributes of the dataset of a result.
+
+    Name of the study, names of the cells, 1 if everything that was asked for is there, when the
+    run was begun, settings with model and text, and the software that measured; lists and objects
+    as JSON.
+    """
     return {
         "kind": study.name(),
         "cells": json.dumps(list(cells)),
@@ -470,15 +450,17 @@ def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset
     from esscher.runs.registry import study_named
 
     data = from_bytes(read_file(path, LARGE), str(path))
-    attributes = as_record(data.attrs, Attributes, str(path))
-    kind = study or study_named(attributes.kind, str(path))
-    if attributes.kind != kind.name():
-        raise InputError(f"{path} is damaged: it is of kind {attributes.kind!r}")
+    attributes = as_record(data.attrs, dict[Name, str | int], str(path))
+    name = str(attributes.get("kind"))
+    kind = study or study_named(name, str(path))
+    if name != kind.name():
+        raise InputError(f"{path} is damaged: it is of kind {name!r}")
     try:
-        texts = (attributes.cells, attributes.configuration, attributes.versions)
+        names = ("created", "cells", "configuration", "versions")
+        _, *texts = (str(attributes[name]) for name in names)
         cells, configuration, versions = map(json.loads, texts)
-    except ValueError as error:
-        raise InputError(f"{path} is damaged: its attributes are no JSON ({error})") from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: its attributes do not fit ({error})") from error
     as_record(cells, list[Name], str(path))
     as_record(versions, dict[Name, Name | None], str(path))
     as_record(configuration, dict[str, Any], str(path))

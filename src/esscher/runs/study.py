@@ -14,10 +14,9 @@ processes or by a cluster and stored as they come, and the result is combined an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from inspect import Signature, cleandoc
 from pathlib import Path
 from typing import (
@@ -27,8 +26,8 @@ from typing import (
     ClassVar,
     Generic,
     ParamSpec,
-    Protocol,
     Self,
+    TypeAlias,
     TypeVar,
 )
 
@@ -101,34 +100,14 @@ class Setup(Generic[S]):
         return dict(as_tree(dict(self.records)) | as_tree(self.settings))
 
 
-class Work(Protocol):
-    """A study that is ready: its model is loaded, its text is read."""
-
-    @property
-    def setup(self) -> Setup[Any]:
-        """Settings, model and text, on which the numbers depend."""
-        ...
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield tasks by the name of their cell; those of one batch are stored before the next.
-
-        A task returns the cell, a dataset. Cells that are stored already may be among them: they
-        are not computed again. There may be more cells than the study names: those that depend on
-        the results of earlier ones.
-        """
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class OneBatch:
-    """Work whose cells do not need each other: all tasks at once, by the name of their cell."""
-
-    setup: Setup[Any]
-    tasks: Mapping[str, Task]
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield all tasks."""
-        yield self.tasks
+#: Tasks by the name of their cell, batch by batch: those of one batch are stored before the next is
+#: asked for. A task returns the cell, a dataset. Cells that are stored already may be among them:
+#: they are not computed again. There may be more cells than the study names: those that depend on
+#: the results of earlier ones.
+Batches: TypeAlias = Callable[[Run], Iterable[Mapping[str, Task]]]
+#: A study whose model is loaded and whose text is read: the setup on which the numbers depend, and
+#: what is to be computed.
+Work: TypeAlias = tuple[Setup[Any], Batches]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +136,6 @@ class Study(ABC, Generic[S]):
     first: ClassVar[tuple[str, ...]] = ()
     #: Options that name something to be read, which are checked when it is.
     sources: ClassVar[frozenset[str]] = frozenset()
-    #: Subjects that another study takes, and its name.
-    instead: ClassVar[Mapping[str, str]] = {}
     #: Options whose default on the command line is another one.
     command_defaults: ClassVar[Mapping[str, Any]] = {}
     #: Cells that are not counted: something that others are compared with.
@@ -251,13 +228,12 @@ class Study(ABC, Generic[S]):
         with chosen_executor(options.workers, options.executor) as executor:
             known = options.known()
             check_run_place(options.out, self.name(), self.definite(known))
-            work = options.prepare(executor)
-            setup = work.setup
+            setup, batches = options.prepare(executor)
             with self.opened(setup, options.out) as run:
                 log = run.folder / LOG if run.on_disk else None
                 try:
                     with Reporter(log, options.progress, self.unit) as reporter:
-                        _compute(self, work, run, reporter, executor)
+                        _compute(self, setup, batches, run, reporter, executor)
                 except KeyboardInterrupt as stop:
                     reason = stop.reason if isinstance(stop, Interrupted) else str(stop)
                     done = len(set(run.names()) - self.auxiliary)
@@ -336,35 +312,36 @@ def function_of(study: Callable[P, Study[S]]) -> Callable[P, Result[S]]:
             hint = hint | None
         parameters.append(parameter.replace(annotation=hint))
     signature = Signature(parameters, return_annotation=kind.result)
-    known = list(signature.parameters)
 
     def run(*arguments: P.args, **given: P.kwargs) -> Result[S]:
-        for argument in given:
-            if argument not in known:
-                near = get_close_matches(argument, known, n=1)
-                remedy = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-                raise TypeError(f"{name}() has no argument {argument!r}; {remedy}")
         try:
             signature.bind(*arguments, **given)
         except TypeError as error:
-            raise TypeError(f"{name}(): {error}") from None
+            raise TypeError(
+                f"{name}(): {error}; it has {', '.join(signature.parameters)}"
+            ) from None
         return study(*arguments, **given).run()
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = kind.__module__.rpartition(".")[0]
-    listed = "".join(f"{name}\n    {options[name].help}\n" for name in known)
+    listed = "".join(f"{name}\n    {options[name].help}\n" for name in signature.parameters)
     run.__doc__ = f"{cleandoc(kind.__doc__ or '')}\n\nParameters\n----------\n{listed}"
     run.__signature__ = signature  # type: ignore[attr-defined]
     return run
 
 
 def _compute(
-    study: Study[Any], work: Work, run: Run, reporter: Reporter, executor: CellExecutor
+    study: Study[Any],
+    setup: Setup[Any],
+    batches: Batches,
+    run: Run,
+    reporter: Reporter,
+    executor: CellExecutor,
 ) -> None:
     """Compute the cells that are missing, and store each as it arrives."""
-    names = dict.fromkeys(study.cells(work.setup))
+    names = dict.fromkeys(study.cells(setup))
     reporter.expect(len(names), len(names) - len(run.missing(names)))
-    for batch in work.batches(replace(run, doing=reporter.doing)):
+    for batch in batches(replace(run, doing=reporter.doing)):
         if not batch.keys() <= names.keys():
             names |= dict.fromkeys(batch)
             reporter.expect(len(names), len(names) - len(run.missing(names)))

@@ -17,6 +17,7 @@ import torch
 from esscher.core.errors import InputError
 from esscher.engine.attention.bits import coded_bytes
 from esscher.engine.cache.cache import planned_cache
+from esscher.engine.cache.hooks import cache_by_default
 from esscher.engine.cache.layer import SLACK
 from esscher.engine.models.capture import attention_override
 from tests.engine.cache.plans import (
@@ -31,6 +32,7 @@ from tests.engine.cache.plans import (
     padded,
     prompts,
     read,
+    room_for,
 )
 from tests.engine.models.tiny import tiny_model, transformers
 
@@ -640,3 +642,19 @@ def test_compiled_models_keep_the_cache_out_of_their_graphs(way, backend):
     command = [sys.executable, "-c", COMPILED, way, backend]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3_text"])
+def test_generate_uses_a_default_cache_for_every_prompt(name):
+    loaded = tiny_model(name, **room_for(name))
+    first, second = padded(prompts((60, 45))), padded(prompts([50], seed=9))
+    before = logits_of(generated(loaded, first))
+    cache = planned_cache(loaded, budgets_for(loaded))
+    with cache_by_default(loaded, cache):
+        result = [logits_of(generated(loaded, batch)) for batch in (first, second)]
+        assert cache.get_seq_length() == 55
+    assert torch.equal(logits_of(generated(loaded, first)), before)
+    assert cache.get_seq_length() == 55
+    for batch, logits in zip((first, second), result, strict=True):
+        fresh = planned_cache(loaded, budgets_for(loaded))
+        assert torch.equal(logits, logits_of(generated(loaded, batch, past_key_values=fresh)))

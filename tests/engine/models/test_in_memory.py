@@ -70,12 +70,11 @@ def test_a_plan_says_that_only_the_type_differs(decoder, tmp_path: Path) -> None
     again = esscher.load(tmp_path / "plan.json")
     message = "the same weights in bfloat16 instead of float32"
     ids = torch.randint(5, 40, (1, 60), generator=torch.Generator().manual_seed(0))
-    with pytest.warns(UserWarning, match=message):
-        cache = again.cache(half)
-    options = {"do_sample": False, "pad_token_id": 0, "past_key_values": cache}
-    written = half.generate(ids, max_new_tokens=4, **options)
+    with pytest.warns(UserWarning, match=message), again.apply(half):
+        written = half.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
     assert written.shape == (1, 64)
-    again.cache(copy.deepcopy(decoder))
+    with again.apply(copy.deepcopy(decoder)):
+        pass
 
 
 def test_a_run_says_that_only_the_type_differs(tmp_path: Path) -> None:

@@ -159,20 +159,21 @@ def test_context_errors_by_hand(name, monkeypatch):
                 assert products.sum() == pytest.approx(whole, abs=2e-3 * products.max())
 
 
-def test_queries_of_a_window_see_all_keys():
+def test_queries_of_a_window_see_all_keys(monkeypatch):
     loaded = tiny("gemma2")
     (passage,) = read_passages(loaded, [words(80)], tokens=40, context=48)
     asking, keys = split(len(passage.ids), passage.is_delimiter, True, np.random.default_rng(0))
+    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
+        with pytest.raises(InputError, match="a window of 5 tokens"):
+            _within_window(capture, asking, keys)
+    monkeypatch.setattr(context, "FEWEST_KEYS", 2)
     for _, capture in iterate_passages(loaded, [passage], layers=[0, 1]):
-        near, seen = _within_window(capture, asking, keys, fewest=2)
+        near, seen = _within_window(capture, asking, keys)
         assert len(near) >= 1
         assert len(seen) >= 2
         assert torch.isfinite(capture.logits(0, 0)[near][:, seen]).all()
         if capture.window is None:
             assert len(seen) == len(keys)
-    for _, capture in iterate_passages(loaded, [passage], layers=[0]):
-        with pytest.raises(InputError, match="a window of 5 tokens"):
-            _within_window(capture, asking, keys)
 
 
 def test_a_sample_that_misses_the_heavy_key():

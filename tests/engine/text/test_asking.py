@@ -54,7 +54,7 @@ def test_answers_are_the_models(task, decoder, asked):
         laws = decoder.model(input_ids=torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
     first = len(ids) - len(item.answer_ids)
     expected = np.mean([float(laws[i - 1, ids[i]]) for i in range(first, len(ids))])
-    assert answer.log_probability == pytest.approx(expected, abs=ROUNDING)
+    assert answer[2] == pytest.approx(expected, abs=ROUNDING)
     prompt = torch.from_numpy(ids[:first])[None]
     with quiet():
         new = decoder.model.generate(
@@ -64,13 +64,13 @@ def test_answers_are_the_models(task, decoder, asked):
             do_sample=False,
             pad_token_id=0,
         )[0, first:]
-    assert answer.text == decoder.tokenizer.decode(new, skip_special_tokens=True)
+    assert answer[0] == decoder.tokenizer.decode(new, skip_special_tokens=True)
     # caches that hold all tokens answer alike
     planned = read_context(decoder, item, planned_cache(decoder, budgets_for(decoder, 1.0)))
     for other in (planned, reduced_copy(decoder, cache, every(decoder))):
         (same,) = ask(decoder, other, item)
-        assert (same.text, same.score) == (answer.text, answer.score)
-        assert same.log_probability == pytest.approx(answer.log_probability, abs=ROUNDING)
+        assert same[:2] == answer[:2]
+        assert same[2] == pytest.approx(answer[2], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("ratio", [None, 0.25])
@@ -96,20 +96,20 @@ def test_parts_of_a_text_answer_together_as_they_do_alone(task, decoder, asked):
     parts = [every(decoder, step) for step in (1, 2, 5, 9)]
     alone = [*(ask(decoder, reduced_copy(decoder, cache, part), item)[0] for part in parts)]
     together = ask(decoder, reduced_copy(decoder, cache, *parts), item, len(parts))
-    assert len({answer.log_probability for answer in alone}) == len(parts)
-    assert [answer.text for answer in together] == [answer.text for answer in alone]
+    assert len({answer[2] for answer in alone}) == len(parts)
+    assert [answer[0] for answer in together] == [answer[0] for answer in alone]
     for answer, other in zip(together, alone, strict=True):
-        assert answer.log_probability == pytest.approx(other.log_probability, abs=ROUNDING)
+        assert answer[2] == pytest.approx(other[2], abs=ROUNDING)
 
 
 def test_an_end_of_text_ends_the_answer(decoder, asked):
     """The model's first token is made an end."""
     item, cache = asked["needle"]
-    first = ask(decoder, cache, item)[0].text[0]
+    first = ask(decoder, cache, item)[0][0][0]
     config, before = decoder.model.generation_config, decoder.model.generation_config.eos_token_id
     try:
         config.eos_token_id = [1, *decoder.tokenizer(first, add_special_tokens=False)["input_ids"]]
-        assert ask(decoder, cache, item)[0].text == ""
+        assert ask(decoder, cache, item)[0][0] == ""
     finally:
         config.eos_token_id = before
 
@@ -120,5 +120,5 @@ def test_smollm2_answers(task, least):
     """A real decoder understands the questions; tasks say little about one that does not."""
     loaded = demo_model("demo:smollm2")
     items = [task_item(loaded, task, number, 512) for number in range(3)]
-    scores = [ask(loaded, read_context(loaded, item), item)[0].score for item in items]
+    scores = [ask(loaded, read_context(loaded, item), item)[0][1] for item in items]
     assert sum(scores) >= least

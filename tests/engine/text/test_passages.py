@@ -88,7 +88,7 @@ def test_no_more_text_is_read_than_needed(bert):
 def test_tokens_are_rounded_up_to_whole_passages(bert):
     text = read_passages(bert, [words(100)], tokens=41, context=12)
     assert (len(text), text.text_tokens, text[-1].number, text.context) == (5, 50, 4, 12)
-    with pytest.raises(InputError, match="has only 25 tokens, but 26 are asked for"):
+    with pytest.raises(InputError, match="has only 25 tokens, but 26 are needed"):
         read_passages(bert, [words(25)], tokens=26, context=12)
     assert len(read_passages(bert, [words(25)], tokens=25, context=12)) == 3
 
@@ -120,9 +120,9 @@ def test_defaults_are_what_the_text_has(bert):
     model, text = bert, [words(70)]
     assert len(read_passages(model, text, tokens=AtMost(500), context=20, least=30)) == 4
     assert [len(passage.ids) for passage in first_passages(model, text, AtMost(8), 20)] == [20] * 3
-    with pytest.raises(InputError, match="only 70 tokens; give a text with at least 90"):
+    with pytest.raises(InputError, match="only 70 tokens, but 90 are needed; give more text"):
         read_passages(model, text, tokens=AtMost(500), context=20, least=90)
-    with pytest.raises(InputError, match="no whole passage of 80 tokens; give more text"):
+    with pytest.raises(InputError, match="only 0 of 1 whole passages of 80 tokens; give more"):
         first_passages(model, text, AtMost(8), 80)
     # passages of a default length are shorter
     cut = first_passages(model, text, AtMost(8), AtMost(80))

@@ -72,16 +72,24 @@ def test_the_record_is_a_file_of_its_own(stored, tmp_path):
     assert repr(edited).startswith("plan for llama: ")
 
 
-def test_a_plan_without_bits_is_checked_in_those_of_the_model(stored, tmp_path):
-    tree = json.loads((stored.folder / "plan.json").read_text())
+def test_older_plans_mean_what_they_meant(stored, tmp_path):
+    tree = json.loads((stored.folder / "plan.json").read_text()) | {"version": 4}
     (tmp_path / "plan.json").write_text(json.dumps({k: v for k, v in tree.items() if k != "bits"}))
-    exact = esscher.load(tmp_path / "plan.json")
-    assert exact == structs.replace(stored.plan, bits=None)
-    assert exact.cache(tiny()).rule.budgets.bits_of(0, 0) == (16, 16)
-    again = exact.evaluate(tiny(), prose(1), check_passages=1, query_count=12)
+    old = esscher.load(tmp_path / "plan.json")
+    assert old == structs.replace(stored.plan, bits=None)
+    assert old.cache(tiny()).rule.budgets.bits_of(0, 0) == (16, 16)
+    again = old.evaluate(tiny(), prose(1), check_passages=1, query_count=12)
     assert set(again["bits"].values) == {"16"}
     planned, uniform = again["kept"].values[1:3]
-    assert planned == exact.tokens.sum() >= uniform > planned - 6
+    assert planned == old.tokens.sum() >= uniform > planned - 6
+    tree["version"] = 3
+    measured = {"complete": True, "cells": 7, "configuration": {}, "versions": {}, "created": ""}
+    measured |= {"headline": "", "ratios": [], "total": {}, "predicted": {}, "check": None}
+    (tmp_path / "plan.json").write_text(json.dumps(tree | measured))
+    assert esscher.load(tmp_path / "plan.json") == stored.plan
+    (tmp_path / "plan.json").write_text(json.dumps(tree | {"budget": 3}))
+    with pytest.raises(InputError, match="it has 'budget', which is not known"):
+        esscher.load(tmp_path / "plan.json")
 
 
 def test_a_killed_plan_resumes_to_the_same(stored, tmp_path, monkeypatch):
@@ -168,7 +176,8 @@ def test_generation_under_a_plan_is_undone(stored):
     ids = torch.randint(4, 40, (2, 110), generator=torch.Generator().manual_seed(1))
     batch = {"input_ids": ids}
     before = generated(loaded, batch).logits
-    under = generated(loaded, batch, past_key_values=stored.cache(loaded.model)).logits
+    with stored.apply(loaded.model):
+        under = generated(loaded, batch).logits
     after = generated(loaded, batch).logits
     # the prompt is read dense, and what follows is not
     torch.testing.assert_close(under[0], before[0])
@@ -182,8 +191,8 @@ def test_a_plan_is_refused_for_another_model(stored):
     with torch.no_grad():
         next(other.model.parameters()).add_(0.1)
     for model in (other, tiny("bert")):
-        with pytest.raises(InputError, match="the plan is for 'llama'"):
-            stored.cache(model)
+        with pytest.raises(InputError, match="the plan is for 'llama'"), stored.apply(model):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -221,7 +230,7 @@ def test_encoders_have_no_cache_to_plan(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda r: r.update(version=2), "has version 2; this version of Esscher reads 5"),
+        (lambda r: r.update(version=2), "has version 2; this version of Esscher reads 3 to 5"),
         (lambda r: r.update(selection="largest"), "is damaged"),
         (lambda r: r.update(score="some"), "is damaged"),
         (lambda r: r.update(kind="tails"), "is of an earlier layout"),

@@ -85,8 +85,8 @@ def test_defaults_are_what_is_there(name, count, tokens, context, cells, tmp_pat
 @pytest.mark.parametrize(
     ("count", "options", "words_of"),
     [
-        (20, {}, "has only 20 tokens; give a text with at least 54"),
-        (66, {"tokens": 500}, "has only 66 tokens, but 500 are asked for"),
+        (20, {}, "has only 20 tokens, but 54 are needed"),
+        (66, {"tokens": 500}, "has only 66 tokens, but 500 are needed"),
         (66, {"context": 75}, "less than a passage of 75; give more text, or a context of at most"),
     ],
 )

@@ -8,8 +8,10 @@ looks at one argument and does nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -306,6 +308,28 @@ def _attention(
     family = family_of(config.model_type, config.model_type)
     attend = attention_on(family, module, key, implementation)
     return attend(module, query, key, value, attention_mask, **options)
+
+
+@contextlib.contextmanager
+def cache_by_default(loaded: LoadedModel, cache: Any) -> Iterator[None]:
+    """Let a model use a cache where it was given an empty one, or none, within a block."""
+
+    def replace(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = _by_name(module, args, kwargs)
+        given, wanted = kwargs.get(ARGUMENT), kwargs.get("use_cache")
+        if given is None and not (module.config.use_cache if wanted is None else wanted):
+            return None
+        # a cache that was filled before the block is left alone
+        if given is not None and (given is cache or given.get_seq_length() > 0):
+            return None
+        cache.reset()
+        return (), kwargs | {ARGUMENT: cache}
+
+    handle = loaded.backbone.register_forward_pre_hook(replace, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _by_name(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -299,13 +299,9 @@ def _blaming(part: str, source: ModelSource) -> Iterator[None]:
                 "only safetensors are read, and no code of a model is run; load it with "
                 "transformers and hand it in: esscher.wrap_model(model, tokenizer)"
             )
-        elif source.kind == "hub" and _offline():
-            remedy = (
-                "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it once to "
-                "download the model, or give a folder"
-            )
         elif source.kind == "hub":
-            remedy = "check the name, the revision and the network, or give a folder"
+            offline = "HF_HUB_OFFLINE is set, so it must be in the local cache; unset it, "
+            remedy = (offline if _offline() else "") + "check name, revision and network"
         else:
             remedy = "its files are damaged or incomplete; copy or install the model again"
         raise InputError(

@@ -132,7 +132,6 @@ def _within_window(
     capture: LayerInputs,
     queries: NDArray[np.int64],
     keys: NDArray[np.int64],
-    fewest: int = FEWEST_KEYS,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Queries and keys of a layer with a sliding window, such that all queries see all keys."""
     if capture.window is None:
@@ -145,10 +144,10 @@ def _within_window(
         near = np.abs(queries - queries[middle]) < capture.window // 4
         queries = queries[near]
         keys = keys[(keys > queries[-1] - capture.window) & (keys < queries[0] + capture.window)]
-    if len(keys) < fewest or not len(queries):
+    if len(keys) < FEWEST_KEYS or not len(queries):
         raise InputError(
             f"layer {capture.layer} has a window of {capture.window} tokens, too short for queries "
-            f"that share {fewest} keys; leave it out with layers, or use pooled mode"
+            f"that share {FEWEST_KEYS} keys; leave it out with layers, or use pooled mode"
         )
     return queries, keys
 

@@ -34,9 +34,7 @@ def needed_context(model: Outline) -> int:
     return math.ceil(FEWEST_KEYS / PREFIX) if model.causal else FEWEST_KEYS
 
 
-def default_sizes(
-    keys: int, first: int, count: int, least: int, most: int | None = None
-) -> tuple[int, ...]:
+def default_sizes(keys: int, first: int, count: int, least: int, most: int) -> tuple[int, ...]:
     """Sizes in geometric progression up to a quarter of the keys.
 
     Parameters
@@ -53,6 +51,6 @@ def default_sizes(
     """
     import numpy as np
 
-    last = int(SHARE * keys) if most is None else min(most, int(SHARE * keys))
+    last = min(most, int(SHARE * keys))
     start = first if last >= least * first else max(2, last // 4)
     return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))

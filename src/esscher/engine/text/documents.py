@@ -189,11 +189,9 @@ def _choose_column(row: Mapping[str, Any], wanted: str | None, name: str) -> str
         raise InputError(
             f"choose the column of {name} that holds the text; its columns: {', '.join(row)}"
         )
-    if wanted not in row:
-        raise InputError(f"{name} has no column {wanted!r}; its columns: {', '.join(row)}")
-    if row[wanted] is not None and wanted not in texts:
+    if wanted not in row or (row[wanted] is not None and wanted not in texts):
         raise InputError(
-            f"the column {wanted!r} of {name} is not text; columns with text: "
+            f"{name} has no column {wanted!r} of text; columns with text: "
             f"{', '.join(texts) or 'none'}"
         )
     return wanted
@@ -321,8 +319,6 @@ def read_text(
         For a source that does not exist, is not text, or has no text in it; some of these only
         show when it is read.
     """
-    if limit_chars is not None and (isinstance(limit_chars, bool) or int(limit_chars) < 1):
-        raise InputError(f"limit_chars is {limit_chars!r}; it must be at least 1, or None")
     return _cut(source_name(source), _documents(source, column), limit_chars)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import LoadedModel
-from esscher.engine.text.packing import Framing, Passage, framing_of
+from esscher.engine.text.packing import Framing, Passage, framing_of, text_after
 from esscher.engine.text.tasks import (
     ADJECTIVES,
     CITIES,
@@ -346,25 +346,6 @@ def calibration_item(
 # Questions put to a model that has read a text.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Answer of a model to an item.
-
-    Attributes
-    ----------
-    text
-        What it generated, after the beginning that the question gives.
-    score
-        Share of what a right answer contains; see :func:`exact_match`.
-    log_probability
-        Mean over the tokens of the right answer, in nats, each given those before it.
-    """
-
-    text: str
-    score: float
-    log_probability: float
-
-
 def exact_match(item: TaskItem, text: str) -> float:
     """Share of what a right answer contains that occurs in a text, as whole words.
 
@@ -378,7 +359,9 @@ def exact_match(item: TaskItem, text: str) -> float:
     return sum(matches) / len(matches)
 
 
-def ask(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) -> list[Answer]:
+def ask(
+    loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1
+) -> list[tuple[str, float, float]]:
     """Ask the question of an item to every text of a cache, all at once.
 
     A model that generates spends its time on reading its weights: once for all of them.
@@ -393,6 +376,12 @@ def ask(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) -> list
         The item.
     count
         Texts of the cache: parts of the item's text, say, that were kept in different ways.
+
+    Returns
+    -------
+    For every text: what the model generated, after the beginning that the question gives; the share
+    of what a right answer contains (:func:`exact_match`); and the mean log-probability of the
+    tokens of the right answer, in nats, each given those before it.
     """
     tokenizer = loaded.tokenizer
     named = getattr(getattr(loaded.model, "generation_config", None), "eos_token_id", None)
@@ -421,16 +410,9 @@ def ask(loaded: LoadedModel, cache: Any, item: TaskItem, count: int = 1) -> list
             # texts that have ended are read on, but their tokens are not kept
             law = _next_token_laws(loaded, cache, likeliest[:, None])
     answers = []
-    question = tokenizer.decode(item.question.tolist(), skip_special_tokens=True)
     for ids, chance in zip(new, chances, strict=True):
-        # some tokenizers would drop the space before the first new token
-        text = str(tokenizer.decode([*item.question.tolist(), *ids], skip_special_tokens=True))
-        if text.startswith(question):
-            text = text[len(question) :]
-        else:
-            text = str(tokenizer.decode(ids, skip_special_tokens=True))
-        score = exact_match(item, text)
-        answers.append(Answer(text=text, score=score, log_probability=float(chance)))
+        text = text_after(tokenizer, item.question.tolist(), ids)
+        answers.append((text, exact_match(item, text), float(chance)))
     return answers
 
 

@@ -211,14 +211,12 @@ def read_passages(
     documents = read_text(source, column=column)
     read = tuple(passages(model, documents, tokens=tokens, context=context, digest=digest))
     count = sum(passage.text_tokens for passage in read)
-    if count < (least if isinstance(tokens, AtMost) else tokens):
-        wanted = "" if isinstance(tokens, AtMost) else f", but {tokens} are asked for"
-        remedy = (
-            f"give a text with at least {least}"
-            if count < least
-            else f"give more text, or ask for at most {count}"
+    needed = least if isinstance(tokens, AtMost) else tokens
+    if count < needed:
+        raise InputError(
+            f"{name!r} has only {count} tokens, but {needed} are needed; give more text"
+            + (f", or ask for at most {count}" if count >= least else "")
         )
-        raise InputError(f"{name!r} has only {count} tokens{wanted}; {remedy}")
     return PassageSet(read, name, digest.hexdigest(), count, int(context))
 
 
@@ -288,15 +286,10 @@ def equal_passages(
         body = sum(len(framing.body(passage)) for passage in text)
         if body >= needed:
             return cut_again(model, text, count, body // needed + framing.added)
-    if needed == 1:
-        raise InputError(
-            f"{text.source!r} has no whole passage of {length} tokens; give more text, or a "
-            "shorter context"
-        )
     fewer = f", or ask for at most {len(whole)} passages" if whole and needed == count else ""
     raise InputError(
-        f"{text.source!r} has only {len(whole)} whole passages of {length} tokens, but {needed} "
-        f"are needed; give more text, or a shorter context{fewer}"
+        f"{text.source!r} has only {len(whole)} of {needed} whole passages of {length} tokens; "
+        f"give more text, or a shorter context{fewer}"
     )
 
 
@@ -327,6 +320,15 @@ def framing_of(model: LoadedModel) -> Framing:
         if len(word) and np.array_equal(framed[start:stop], word):
             return replace(plain, prefix=framed[:start], suffix=framed[stop:])
     raise InputError("the tokenizer changes a text when it frames it; it cannot be used here")
+
+
+def text_after(tokenizer: Any, before: Sequence[int], new: Sequence[int]) -> str:
+    """Text of new tokens; some tokenizers would drop the space before the first of them."""
+    first = tokenizer.decode(list(before), skip_special_tokens=True)
+    both = str(tokenizer.decode([*before, *new], skip_special_tokens=True))
+    if both.startswith(first):
+        return both[len(first) :]
+    return str(tokenizer.decode(list(new), skip_special_tokens=True))
 
 
 def check_known(ids: Sequence[int] | NDArray[np.int64], vocabulary: int) -> None:

@@ -18,7 +18,7 @@ from esscher.core.variables import Data, var
 from esscher.engine.models.outline import Outline
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import OneBatch, Setup
+from esscher.runs.study import Setup, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -165,7 +165,7 @@ class ContextStudy(ModelStudy[ContextSettings]):
         loaded: LoadedModel,
         model: AnyModel,
         executor: CellExecutor,
-    ) -> OneBatch:
+    ) -> Work:
         """Take passages from the beginning of the text."""
         from esscher.engine.text.packing import first_passages
         from esscher.studies.context.measure import measure_passage
@@ -186,7 +186,7 @@ class ContextStudy(ModelStudy[ContextSettings]):
             name: Task(name, measure_passage, (model, passage, number, settings))
             for number, (name, passage) in enumerate(zip(self.cells(setup), text, strict=True))
         }
-        return OneBatch(setup, tasks)
+        return setup, lambda run: [tasks]
 
     @staticmethod
     def cells(setup: Setup[ContextSettings]) -> list[str]:

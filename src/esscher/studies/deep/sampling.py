@@ -15,8 +15,7 @@ queries are the last quarter. In an encoder all tokens are queries and keys.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -38,7 +37,7 @@ from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 from esscher.runs.executors import Task
 from esscher.runs.folder import Run
-from esscher.runs.study import Setup
+from esscher.runs.study import Setup, Work
 from esscher.studies.deep.study import TERCILES, DeepSettings, DeepStudy, Horizons, PassageErrors
 
 #: By name of a variant: how its keys are drawn, and which heads see the sample only, [layer, head]
@@ -253,7 +252,7 @@ def split_terciles(horizons: Array, scope: str) -> NDArray[np.str_]:
 
 def read_text(
     study: DeepStudy, settings: DeepSettings, loaded: LoadedModel, model: AnyModel
-) -> DeepWork:
+) -> Work:
     """Cut the text into whole passages, with room for every size."""
     check_supported(loaded)
     text = first_passages(loaded, study.text, settings.passages, settings.context, study.column)
@@ -267,33 +266,27 @@ def read_text(
             f"quarter); give sizes below {fewest}"
         )
     setup = Setup(settings, {"model": loaded.record, "text": text.record})
-    return DeepWork(setup, model, text)
+    return setup, partial(_batches, setup, model, text)
 
 
-@dataclass(frozen=True, eq=False)
-class DeepWork:
-    """A model that is ready to be sampled: see :class:`esscher.runs.study.Work`."""
-
-    setup: Setup[DeepSettings]
-    model: AnyModel
-    passages: PassageSet
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield the horizons first: they say which heads are in which tercile."""
-        settings = self.setup.settings
-        variants: dict[str, tuple[str, NDArray[np.bool_] | None]] = {
-            way: (way, None) for way in settings.ways
-        }
-        if settings.terciles != "none":
-            yield {"horizons": Task("horizons", _horizons_cell, (self.model, tuple(self.passages)))}
-            cell = run.read("horizons")
-            assert cell is not None  # stored before anything that needs it
-            terciles = split_terciles(cell["horizon"].values, settings.terciles)
-            variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
-        yield {
-            name: Task(name, _passage_cell, (self.model, passage, variants, settings))
-            for name, passage in zip(settings.cells, self.passages, strict=True)
-        }
+def _batches(
+    setup: Setup[DeepSettings], model: AnyModel, passages: PassageSet, run: Run
+) -> Iterator[Mapping[str, Task]]:
+    """Yield the horizons first: they say which heads are in which tercile."""
+    settings = setup.settings
+    variants: dict[str, tuple[str, NDArray[np.bool_] | None]] = {
+        way: (way, None) for way in settings.ways
+    }
+    if settings.terciles != "none":
+        yield {"horizons": Task("horizons", _horizons_cell, (model, tuple(passages)))}
+        cell = run.read("horizons")
+        assert cell is not None  # stored before anything that needs it
+        terciles = split_terciles(cell["horizon"].values, settings.terciles)
+        variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
+    yield {
+        name: Task(name, _passage_cell, (model, passage, variants, settings))
+        for name, passage in zip(settings.cells, passages, strict=True)
+    }
 
 
 def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset:

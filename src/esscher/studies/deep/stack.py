@@ -32,7 +32,7 @@ from esscher.math.laws import Gaussian
 from esscher.math.limits import AttentionLayer, StackLimit, gaussian_stack
 from esscher.math.limits.mapping import AffineMap
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.study import OneBatch, Setup
+from esscher.runs.study import Setup, Work
 from esscher.studies.deep.study import STACK_CURVES, DeepStackSettings, Replicate
 
 #: Condition number of a covariance beyond which a head can no longer be set on it: half of the
@@ -144,7 +144,7 @@ def moment_entries(mean: Array, covariance: Array) -> Array:
     return np.concatenate([mean[:kept], covariance[upper]])
 
 
-def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> OneBatch:
+def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> Work:
     """Draw the stack; each replicate is a task."""
     source = executor.share(random_stack(settings))
     tasks = {
@@ -155,7 +155,7 @@ def stack_work(settings: DeepStackSettings, executor: CellExecutor) -> OneBatch:
         )
         for number in range(settings.replicates)
     }
-    return OneBatch(Setup(settings), tasks)
+    return Setup(settings), lambda run: [tasks]
 
 
 def measure_replicate(

@@ -17,7 +17,7 @@ from esscher.engine.models.outline import Outline
 from esscher.runs.executors import CellExecutor
 from esscher.runs.fits import Fit
 from esscher.runs.model_study import ModelStudy
-from esscher.runs.study import OneBatch, Setup, Study
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from esscher.engine.models.choice import AnyModel
     from esscher.engine.models.loaded import LoadedModel
     from esscher.runs.result import Result
-    from esscher.studies.deep.sampling import DeepWork
 
 #: Names of the thirds of the heads, by increasing horizon.
 TERCILES = ("low", "middle", "high")
@@ -209,7 +208,6 @@ class DeepStudy(ModelStudy[DeepSettings]):
         "esscher deep demo:smollm2 --sizes 64:384:5 --out runs/deep --figure deep.png",
         "esscher deep demo:minilm --keys shared --terciles none",
     )
-    instead: ClassVar[Mapping[str, str]] = {"gaussian": "deep-stack"}
 
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**15)], ...] | None,
@@ -272,7 +270,7 @@ class DeepStudy(ModelStudy[DeepSettings]):
         loaded: LoadedModel,
         model: AnyModel,
         executor: CellExecutor,
-    ) -> DeepWork:
+    ) -> Work:
         """Cut the text into passages."""
         from esscher.studies.deep.sampling import read_text  # brings torch
 
@@ -326,7 +324,7 @@ class DeepStackStudy(Study[DeepStackSettings]):
         check_memory(8 * self.dim * sizes[-1], most)
         return self.settings_with(sizes=sizes)
 
-    def prepare(self, executor: CellExecutor) -> OneBatch:
+    def prepare(self, executor: CellExecutor) -> Work:
         """Draw the stack, and say so if it is impossible."""
         from esscher.studies.deep.stack import stack_work  # brings torch
 

@@ -20,7 +20,7 @@ from esscher.engine.sampled.sizes import Mode, default_mode
 from esscher.engine.text.documents import check_text
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.model_study import WithModel
-from esscher.runs.study import OneBatch, Setup
+from esscher.runs.study import Setup, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -247,7 +247,7 @@ class DomainsStudy(WithModel[DomainsSettings]):
         loaded: LoadedModel,
         model: AnyModel,
         executor: CellExecutor,
-    ) -> OneBatch:
+    ) -> Work:
         """Read the corpora, and cut them into blocks."""
         from esscher.studies.domains.measure import cut_blocks, measure_block, read_corpora
 
@@ -259,7 +259,7 @@ class DomainsStudy(WithModel[DomainsSettings]):
             Task(cell_name(i, b), measure_block, (model, cut[i][b], corpus.name, b, settings))
             for b, (i, corpus) in places
         ]
-        return OneBatch(setup, {task.name: task for task in tasks})
+        return setup, lambda run: [{task.name: task for task in tasks}]
 
     @staticmethod
     def cells(setup: Setup[DomainsSettings]) -> list[str]:

@@ -21,7 +21,7 @@ from esscher.core.shown import shortened
 from esscher.core.variables import Data, group, joined, section, var
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.result import NotFinished, Result
-from esscher.runs.study import OneBatch, Setup, Study
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -387,14 +387,14 @@ class PaperStudy(Study[PaperSettings]):
             check_text(self.text, None)
         return self.settings_with(claims=chosen, long=long, **models)
 
-    def prepare(self, executor: CellExecutor) -> OneBatch:
+    def prepare(self, executor: CellExecutor) -> Work:
         """Make a task of every unit."""
         settings = self.known()
         tasks = {
             cell: Task(cell, _measured, (measurement, unit, settings))
             for cell, measurement, unit in units_of(settings)
         }
-        return OneBatch(Setup(settings), tasks)
+        return Setup(settings), lambda run: [tasks]
 
     @staticmethod
     def cells(setup: Setup[PaperSettings]) -> list[str]:

@@ -228,9 +228,8 @@ def item_cell(
     reduced = ask(loaded, prompt.reduced(*kept.values()), item, len(kept))
     replies = [*ask(loaded, prompt.cache, item), *reduced]
     data = ItemCell.new(item=[item.number], configuration=["dense", *kept])
-    data.score = [[reply.score for reply in replies]]
-    data.log_probability = [[reply.log_probability for reply in replies]]
-    data.reply = [[reply.text for reply in replies]]
+    texts, scores, chances = zip(*replies, strict=True)
+    data.reply, data.score, data.log_probability = [texts], [scores], [chances]
     data.kept = [_counts(prompt, kept)]
     data.haystack, data.answer = [item.haystack], [item.answer]
     return data.dataset

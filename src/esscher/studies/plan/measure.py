@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from esscher.engine.text.items import TaskItem, calibration_item, task_item
 from esscher.engine.text.packing import Passage, cut_again, first_passages
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
-from esscher.runs.study import Setup
+from esscher.runs.study import Setup, Work
 from esscher.studies.plan.check import (
     HAYSTACKS,
     item_cell,
@@ -73,7 +74,7 @@ def read_texts(
     loaded: LoadedModel,
     model: AnyModel,
     executor: CellExecutor,
-) -> PlanWork:
+) -> Work:
     """Take passages from the beginnings of the texts, and hide what tasks ask for."""
     check_supported(loaded)
     check_reducible(loaded)
@@ -135,40 +136,37 @@ def read_texts(
             )
     records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
     setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})
-    return PlanWork(setup, model, calibration, unseen, items, executor)
+    return setup, partial(_batches, setup, model, calibration, unseen, items, executor)
 
 
-@dataclass(frozen=True, eq=False)
-class PlanWork:
-    """A plan, ready to be made: see :class:`esscher.runs.study.Work`."""
-
-    setup: Setup[PlanSettings]
-    model: AnyModel
-    calibration: Sequence[Passage]
-    unseen: Sequence[Passage]
-    items: Mapping[str, TaskItem]
-    executor: CellExecutor
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield calibration passages, then those of the check and the items of tasks."""
-        settings, model = self.setup.settings, self.model
-        names = settings.cells("calibration")
-        yield {
-            name: Task(name, _calibration_cell, (model, passage, i, settings))
-            for i, (name, passage) in enumerate(zip(names, self.calibration, strict=True))
-        }
-        if not run.missing(PlanStudy.cells(self.setup)):
-            return
-        cells = [cell for name in names if (cell := run.read(name)) is not None]
-        budgets = self.executor.share(choose_budgets(self.setup, cells).budgets)
-        yield {
-            name: Task(name, _passage_cell, (model, name, passage, budgets, settings))
-            for kind, passages in (("trial", self.calibration), ("check", self.unseen))
-            for name, passage in zip(settings.cells(kind), passages, strict=True)
-        } | {
-            name: Task(name, _item_cell, (model, item, budgets, settings))
-            for name, item in self.items.items()
-        }
+def _batches(
+    setup: Setup[PlanSettings],
+    model: AnyModel,
+    calibration: Sequence[Passage],
+    unseen: Sequence[Passage],
+    items: Mapping[str, TaskItem],
+    executor: CellExecutor,
+    run: Run,
+) -> Iterator[Mapping[str, Task]]:
+    """Yield calibration passages, then those of the check and the items of tasks."""
+    settings = setup.settings
+    names = settings.cells("calibration")
+    yield {
+        name: Task(name, _calibration_cell, (model, passage, i, settings))
+        for i, (name, passage) in enumerate(zip(names, calibration, strict=True))
+    }
+    if not run.missing(PlanStudy.cells(setup)):
+        return
+    cells = [cell for name in names if (cell := run.read(name)) is not None]
+    budgets = executor.share(choose_budgets(setup, cells).budgets)
+    yield {
+        name: Task(name, _passage_cell, (model, name, passage, budgets, settings))
+        for kind, passages in (("trial", calibration), ("check", unseen))
+        for name, passage in zip(settings.cells(kind), passages, strict=True)
+    } | {
+        name: Task(name, _item_cell, (model, item, budgets, settings))
+        for name, item in items.items()
+    }
 
 
 def _calibration_cell(

@@ -1,4 +1,4 @@
-"""Plans: the record that people edit, and the result of a study with all its numbers.
+"""Plans: the record that people edit and export, and the result of a study with all its numbers.
 
 The record is a JSON file: the model, and what each of its key heads keeps. Everything that runs a
 model under a plan needs no more. :class:`PlanResult` has the measurements, from which the record
@@ -7,6 +7,10 @@ follows.
 
 from __future__ import annotations
 
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +20,7 @@ from esscher.core.codec import Index, as_json, as_record, as_tree
 from esscher.core.dataset_file import SUFFIX
 from esscher.core.errors import InputError
 from esscher.core.shown import counted, shortened
+from esscher.core.validation import as_path
 from esscher.engine.attention.bits import ENTRY_BYTES
 from esscher.engine.cache.budgets import Score, TokenBudgets
 from esscher.runs.result import NotFinished, Result
@@ -30,6 +35,13 @@ if TYPE_CHECKING:
 VERSION = 5
 #: Name of the file in the directory of a run.
 PLAN = "plan.json"
+#: Fields of a file of version 3 that are no part of the record: what was measured, and the run.
+MEASURED = {"complete", "cells", "configuration", "versions", "created", "headline"} | {
+    *("ratios", "total", "predicted", "check")
+}
+
+#: Rows of LU-KV's array: shares that are dropped, from 1% to 99%.
+TARGETS = 99
 
 
 class UsesPlan:
@@ -99,6 +111,34 @@ class UsesPlan:
             score=score,
         )
 
+    @contextmanager
+    def apply(self, model: Any, seed: int = 0, **options: Any) -> Iterator[ReducedCache]:
+        """Run a transformers model under the plan within a block.
+
+        It uses a cache of the plan wherever it was given an empty one, or none; the block begins
+        with that cache.
+
+        Parameters
+        ----------
+        model
+            The model the plan was made for (transformers' own, or as :func:`load_model` returns).
+        seed
+            Seed of the samples.
+        options
+            As for :meth:`cache`.
+
+        Raises
+        ------
+        InputError
+            If it is another model.
+        """
+        loaded = self._loaded(model)
+        from esscher.engine.cache.hooks import cache_by_default
+
+        cache = self.cache(loaded, seed=seed, **options)
+        with cache_by_default(loaded, cache):
+            yield cache
+
     def evaluate(self, model: Any, text: TextSource, **options: Any) -> PlanResult:
         """Check the plan on another text, and on tasks; nothing is predicted.
 
@@ -121,6 +161,65 @@ class UsesPlan:
 
         loaded, options = self._loaded(model), {"score": self.plan.score} | options
         return cast(PlanResult, plan(loaded, check=text, plan=self.plan, **options))
+
+    def export(self, path: str | Path) -> None:
+        """Write the budgets for another runtime, in the form that the name of the file ends in.
+
+        ``.csv``: tokens, shares, bits and bytes by layer and key head. ``.npy``: an array for
+        kvpress' ``LUKVPress`` (``press._budget_curves = numpy.load(path)``); it has the plan's own
+        ratio alone, so set ``compression_ratio`` to one minus that. kvpress 0.5.5 fails with
+        transformers from 5.3 on (``KeyError: 'cache_position'``): it needs an environment of its
+        own.
+
+        Weights of the sample, what was fitted, and fewer bits are lost: make plans for other
+        runtimes with ``selection="topk"``, which keeps tokens in the type of the model. kvpress is
+        not handed any other without a warning.
+
+        Raises
+        ------
+        InputError
+            For a name that ends in neither, or if the file cannot be written; an old one is then as
+            it was.
+        """
+        import numpy as np
+
+        plan, path = self.plan, as_path(path, "path")
+        ratios = plan.ratios
+        if path.suffix.lower() == ".csv":
+            rows = ["layer,key_head,tokens,ratio,key_bits,value_bits,bytes\n"]
+            for (layer, head), tokens in np.ndenumerate(plan.tokens):
+                keys, values = plan.bits_of(layer, head)
+                size = plan.nbytes[layer, head]
+                share = ratios[layer, head]
+                rows.append(f"{layer},{head},{tokens},{share},{keys},{values},{size}\n")
+            write_output(path, "".join(rows).encode())
+            return
+        if path.suffix.lower() != ".npy":
+            raise InputError(
+                f"the name {path.name!r} does not say what to write; let it end in .csv or .npy "
+                "(kvpress)"
+            )
+        if plan.sliding:
+            raise InputError(
+                f"{plan.model.name} has layers with a sliding window, which kvpress' array of "
+                "ratios cannot leave out; export .csv"
+            )
+        if plan.selection != "topk" or plan.bits is not None:
+            lost = "bits" if plan.selection == "topk" else "bits, weights and fitted values"
+            warnings.warn(
+                f"the plan is for selection {plan.selection!r}, and kvpress has no {lost} of "
+                "tokens: its budgets alone are exported, and what it says of errors does not hold "
+                "for them. Make a plan with selection='topk' for kvpress",
+                stacklevel=2,
+            )
+        # the share that each head drops, by target: rows of other targets are not known, and NaN,
+        # so that to use them is an error
+        row = min(TARGETS, max(1, round(100 * (1 - plan.ratio)))) - 1
+        curves = np.full((TARGETS, *ratios.shape), np.nan, dtype=np.float32)
+        curves[row] = 1 - ratios
+        data = io.BytesIO()
+        np.save(data, curves, allow_pickle=False)
+        write_output(path, data.getvalue())
 
     def _loaded(self, model: Any) -> LoadedModel:
         """Return the model, which must be the plan's."""
@@ -186,7 +285,7 @@ class Plan(TokenBudgets, UsesPlan, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def read_plan(tree: Any, place: str) -> Plan:
-    """Return the plan of a JSON file.
+    """Return the plan of a JSON file; of version 3 what was measured is left out.
 
     Raises
     ------
@@ -195,11 +294,13 @@ def read_plan(tree: Any, place: str) -> Plan:
     """
     fields = {name: value for name, value in tree.items() if name not in ("kind", "version")}
     version = tree.get("version")
-    if version != VERSION:
+    if version not in (3, 4, VERSION):
         raise InputError(
             f"{place} is damaged: it has version {shortened(version)}; this version of Esscher "
-            f"reads {VERSION}: make the plan again"
+            f"reads 3 to {VERSION}: make the plan again"
         )
+    if version == 3:
+        fields = {name: value for name, value in fields.items() if name not in MEASURED}
     unknown = sorted(fields.keys() - set(Plan.__struct_fields__))
     if unknown:
         raise InputError(f"{place} is damaged: it has {shortened(unknown[0])}, which is not known")

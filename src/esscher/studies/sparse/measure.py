@@ -26,7 +26,7 @@ from esscher.engine.text.collect import visit_passages
 from esscher.engine.text.packing import Passage
 from esscher.math.heads import WeightHead
 from esscher.runs.executors import CellExecutor, Task
-from esscher.runs.study import OneBatch, Setup
+from esscher.runs.study import Setup, Work
 from esscher.studies.sparse.study import (
     LawErrors,
     PassageErrors,
@@ -177,7 +177,7 @@ def measure_passage(
 # token too; queries are drawn once, and every replicate draws the keys anew.
 
 
-def law_work(settings: SparseLawSettings, executor: CellExecutor) -> OneBatch:
+def law_work(settings: SparseLawSettings, executor: CellExecutor) -> Work:
     """Draw the queries; each block of replicates is a task."""
     tokens, head, seed = settings.tokens, settings.head, settings.seed
     # away from global tokens and from the ends
@@ -191,7 +191,7 @@ def law_work(settings: SparseLawSettings, executor: CellExecutor) -> OneBatch:
         name: Task(name, measure_law, (source, settings.patterns, settings.budgets, numbers, seed))
         for name, numbers in settings.blocks.items()
     }
-    return OneBatch(Setup(settings), tasks)
+    return Setup(settings), lambda run: [tasks]
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ from esscher.engine.models.outline import Outline
 from esscher.runs.executors import CellExecutor
 from esscher.runs.fits import Fit
 from esscher.runs.model_study import PassageStudy
-from esscher.runs.study import OneBatch, Setup, Study
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -175,7 +175,6 @@ class SparseStudy(PassageStudy[SparseSettings]):
         "esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse",
         "esscher sparse demo:minilm --layers 0-2 --budgets 16:128:4 --figure sparse.png",
     )
-    instead = dict.fromkeys(STANDARD_LAWS, "sparse-law")
 
     patterns: Patterns = None
     budgets: Budgets = None
@@ -288,7 +287,7 @@ class SparseLawStudy(Study[SparseLawSettings]):
         _ = settings.head  # says what is wrong with the law before any work is done
         return settings
 
-    def prepare(self, executor: CellExecutor) -> OneBatch:
+    def prepare(self, executor: CellExecutor) -> Work:
         """Draw the queries, which all replicates share."""
         from esscher.studies.sparse.measure import law_work
 

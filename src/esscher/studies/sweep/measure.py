@@ -565,7 +565,7 @@ def stored_cells(setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Da
 
 @dataclass(frozen=True, eq=False)
 class SweepWork:
-    """A sweep that is ready: see :class:`esscher.runs.study.Work`.
+    """A sweep that is ready: see :data:`esscher.runs.study.Work`.
 
     Attributes
     ----------

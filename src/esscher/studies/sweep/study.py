@@ -17,14 +17,13 @@ from esscher.runs.executors import CellExecutor
 from esscher.runs.fits import Fit
 from esscher.runs.folder import Run
 from esscher.runs.result import Result
-from esscher.runs.study import Setup, Study
+from esscher.runs.study import Setup, Study, Work
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from esscher.math.heads import Head
     from esscher.math.statistics import Rate
-    from esscher.studies.sweep.measure import SweepWork
 
     HeadLike: TypeAlias = Head
 else:  # types of options are evaluated, and this one needs numpy
@@ -384,7 +383,7 @@ class SweepStudy(Study[SweepSettings]):
             sizes=sizes, query_count=query_count, max_replicates=most, reference_tokens=tokens
         )
 
-    def prepare(self, executor: CellExecutor) -> SweepWork:
+    def prepare(self, executor: CellExecutor) -> Work:
         """Describe the head; the limit is computed when a replicate needs it."""
         from esscher.math.heads import WeightHead
         from esscher.studies.sweep.measure import SweepWork, hash_of
@@ -399,7 +398,8 @@ class SweepStudy(Study[SweepSettings]):
             frobenius=head.frobenius,
             sha256=hash_of(head),
         )
-        return SweepWork(Setup(self.known(), {"head": record}), head, executor)
+        setup = Setup(self.known(), {"head": record})
+        return setup, SweepWork(setup, head, executor).batches
 
     @staticmethod
     def cells(setup: Setup[SweepSettings]) -> list[str]:
