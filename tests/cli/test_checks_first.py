@@ -173,18 +173,6 @@ def test_one_command(
     refused(asked(command, options), message, place)
 
 
-@pytest.mark.parametrize(
-    ("command", "law", "function"),
-    [("deep", "gaussian", "deep_stack"), ("sparse", "student", "sparse_law")],
-)
-def test_laws_are_no_models(command: str, law: str, function: str, place: Path) -> None:
-    refused(
-        [command, law],
-        f"'{law}' is not a model; for synthetic tokens call esscher.{function}",
-        place,
-    )
-
-
 @pytest.mark.parametrize(("options", "message"), DOMAINS)
 def test_domains(options: tuple[str, ...], message: str, place: Path, no_weights: None) -> None:
     texts = () if "--text" in options else ("--text", "a=a.txt", "--text", "b=demo:docs")

@@ -150,14 +150,12 @@ def _as_number(value: object, name: str) -> float:
         raise InputError(f"{name} is {shortened(value)}; that is too large") from error
 
 
-def as_seed(value: int, name: str = "seed", most: int | None = None) -> int:
-    """Return ``value`` as a seed: a whole number of at least 0, and at most ``most`` if given."""
+def as_seed(value: int, name: str = "seed") -> int:
+    """Return ``value`` as a seed: a whole number of at least 0."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     number = int(value) if whole else _as_number(value, name)
     if number < 0 or not math.isfinite(number) or int(number) != number:
         raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
-    if most is not None and number > most:
-        raise InputError(f"{name} is {shortened(value)}; it must be at most {most}")
     return int(number)
 
 

@@ -80,12 +80,6 @@ class WithModel(Study[S]):
 
     def known(self) -> S:
         """Fill in what depends on the model, from its configuration alone."""
-        if isinstance(self.model, str) and self.model in self.instead:
-            function = self.instead[self.model].replace("-", "_")
-            raise InputError(
-                f"{self.model!r} is not a model; for synthetic tokens call esscher.{function} in "
-                "Python"
-            )
         settings = self.resolve(self.choice.outline)
         self.check_texts()
         return settings

@@ -136,8 +136,6 @@ class Study(ABC, Generic[S]):
     first: ClassVar[tuple[str, ...]] = ()
     #: Options that name something to be read, which are checked when it is.
     sources: ClassVar[frozenset[str]] = frozenset()
-    #: Subjects that another study takes, and its name.
-    instead: ClassVar[Mapping[str, str]] = {}
     #: Options whose default on the command line is another one.
     command_defaults: ClassVar[Mapping[str, Any]] = {}
     #: Cells that are not counted: something that others are compared with.

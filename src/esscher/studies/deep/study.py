@@ -208,7 +208,6 @@ class DeepStudy(ModelStudy[DeepSettings]):
         "esscher deep demo:smollm2 --sizes 64:384:5 --out runs/deep --figure deep.png",
         "esscher deep demo:minilm --keys shared --terciles none",
     )
-    instead: ClassVar[Mapping[str, str]] = {"gaussian": "deep-stack"}
 
     sizes: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=10**15)], ...] | None,

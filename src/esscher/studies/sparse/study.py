@@ -175,7 +175,6 @@ class SparseStudy(PassageStudy[SparseSettings]):
         "esscher sparse demo:smollm2 --patterns streaming,corrected --out runs/sparse",
         "esscher sparse demo:minilm --layers 0-2 --budgets 16:128:4 --figure sparse.png",
     )
-    instead = dict.fromkeys(STANDARD_LAWS, "sparse-law")
 
     patterns: Patterns = None
     budgets: Budgets = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -83,61 +84,52 @@ def read_text(
         context=int(passages.context),
     )
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
-    return setup, TailsWork(
-        setup, loaded, model, replace(passages, passages=kept), executor
-    ).batches
+    passages = replace(passages, passages=kept)
+    return setup, partial(_batches, setup, loaded, model, passages, executor)
 
 
-@dataclass(frozen=True, eq=False)
-class TailsWork:
-    """A test of tails that is ready: see :data:`esscher.runs.study.Work`.
-
-    In this process, layers share a pass over the text if they take at most ``HELD`` bytes together.
-    """
-
-    setup: Setup[TailsSettings]
-    loaded: LoadedModel
-    model: AnyModel
-    passages: PassageSet
-    executor: CellExecutor
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield layers: here, as many as fit into memory, which share one pass over the text."""
-        settings = self.setup.settings
-        if self.executor.remote:
-            # a layer is a task, which reads the passages itself: keys of all layers are too much
-            # to be shipped, and workers need not see the same directories
-            text = self.executor.share(self.passages)
-            yield {
-                f"layer-{layer}": Task(
-                    f"layer-{layer}",
-                    _layer_cell,
-                    (self.model, text, layer, settings.heads, settings.seed),
-                )
-                for layer in settings.layers
-            }
-            return
-        layers = [
-            int(name.removeprefix("layer-")) for name in run.missing(TailsStudy.cells(self.setup))
-        ]
-        if not layers:
-            return
-        rows = token_rows(self.passages, self.loaded.causal, settings.seed)
-        # layers whose keys and hidden states fit into memory together
-        shape = self.loaded.shape
-        each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
-        count = max(1, HELD // each)
-        for start in range(0, len(layers), count):
-            group = layers[start : start + count]
-            collected = collect_layers(self.loaded, self.passages, rows, group)
-            yield {
-                f"layer-{layer}": Task(
-                    f"layer-{layer}",
-                    measure_layer,
-                    (layer, collected.pop(layer), rows, settings.heads, settings.seed, self.loaded),
-                )
-                for layer in group
-            }
+def _batches(
+    setup: Setup[TailsSettings],
+    loaded: LoadedModel,
+    model: AnyModel,
+    passages: PassageSet,
+    executor: CellExecutor,
+    run: Run,
+) -> Iterator[Mapping[str, Task]]:
+    """Yield layers: here, as many as fit into memory, which share one pass over the text."""
+    settings = setup.settings
+    if executor.remote:
+        # a layer is a task, which reads the passages itself: keys of all layers are too much
+        # to be shipped, and workers need not see the same directories
+        text = executor.share(passages)
+        yield {
+            f"layer-{layer}": Task(
+                f"layer-{layer}",
+                _layer_cell,
+                (model, text, layer, settings.heads, settings.seed),
+            )
+            for layer in settings.layers
+        }
+        return
+    layers = [int(name.removeprefix("layer-")) for name in run.missing(TailsStudy.cells(setup))]
+    if not layers:
+        return
+    rows = token_rows(passages, loaded.causal, settings.seed)
+    # layers whose keys and hidden states fit into memory together
+    shape = loaded.shape
+    each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
+    count = max(1, HELD // each)
+    for start in range(0, len(layers), count):
+        group = layers[start : start + count]
+        collected = collect_layers(loaded, passages, rows, group)
+        yield {
+            f"layer-{layer}": Task(
+                f"layer-{layer}",
+                measure_layer,
+                (layer, collected.pop(layer), rows, settings.heads, settings.seed, loaded),
+            )
+            for layer in group
+        }
 
 
 def _layer_cell(
