@@ -200,7 +200,7 @@ def measure_prefill(plan: Any, loaded: Any, quick: bool) -> list[dict[str, Any]]
 def measure_pieces(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
     """KL in nats per token; the ratio to reading whole is a geometric mean with its interval."""
     prefix, passages, kinds = (256, 2, (64,)) if quick else (2048, 8, (1024, 512, 256))
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for passage in first_passages(loaded, HELD_OUT, passages, prefix + 128).passages:
         ids = torch.from_numpy(passage.ids)[None, :prefix]
         prompt = read_prompt(loaded, ids[0], lambda inputs: None)
@@ -210,10 +210,10 @@ def measure_pieces(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
             cache = plan.cache(loaded, chunk=chunk)
             loaded.backbone(input_ids=ids, past_key_values=cache)
             kl = compare_laws(dense, reader.end(cache), reader.next_tokens)["kl"]
-            found.setdefault("whole" if chunk is None else str(chunk), []).append(kl)
+            result.setdefault("whole" if chunk is None else str(chunk), []).append(kl)
     out: dict[str, Any] = {"text": HELD_OUT, "prefix": prefix, "passages": passages}
-    for name, values in found.items():
-        logs = np.log(np.array(values) / np.array(found["whole"]))
+    for name, values in result.items():
+        logs = np.log(np.array(values) / np.array(result["whole"]))
         half = stats.t.ppf(0.975, passages - 1) * logs.std(ddof=1) / np.sqrt(passages)
         out[name] = {
             "kl": float(np.mean(values)),
@@ -288,19 +288,19 @@ def measure_memory(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
     length = 1024 if quick else 8192
     shape = loaded.shape
     dense = 2 * shape.layers * shape.key_heads * shape.head_dim * 4 * length
-    found: dict[str, Any] = {"length": length, "dense_cache_mb": dense / 1e6}
+    result: dict[str, Any] = {"length": length, "dense_cache_mb": dense / 1e6}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
         plan.save(path)
         for kind in ("dense", "planned", "pieces"):
             command = [sys.executable, "-c", CHILD, kind, str(path), str(length)]
             out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-            found[f"{kind}_peak_mb"] = int(out.split()[-1]) / 1e6
+            result[f"{kind}_peak_mb"] = int(out.split()[-1]) / 1e6
     for kind in ("planned", "pieces"):
-        saved = found["dense_peak_mb"] - found[f"{kind}_peak_mb"]
-        found[f"{kind}_saves_of_dense_cache"] = saved / found["dense_cache_mb"]
-    print(_shown(found), flush=True)
-    return found
+        saved = result["dense_peak_mb"] - result[f"{kind}_peak_mb"]
+        result[f"{kind}_saves_of_dense_cache"] = saved / result["dense_cache_mb"]
+    print(_shown(result), flush=True)
+    return result
 
 
 def measure_long(plan: Any, loaded: Any, quick: bool) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def _divergence(
     loaded: Any, text: torch.Tensor, prompt: int, laws: dict[int, torch.Tensor], count: int
 ) -> list[dict[str, Any]]:
     """Mean KL from the dense laws to those of the reduced cache, by tenths of the text."""
-    dense, step, found = dense_cache(loaded), 512, {}
+    dense, step, result = dense_cache(loaded), 512, {}
     for first in range(0, text.shape[1], step):
         part = text[:, first : first + step]
         wanted = [i for i in laws if first <= prompt - 1 + i < first + part.shape[1]]
@@ -345,11 +345,11 @@ def _divergence(
         output = loaded.model(input_ids=part, past_key_values=dense, logits_to_keep=keep)
         for i, logits in zip(wanted, output.logits[0], strict=True):
             own = torch.log_softmax(logits.float(), dim=-1)
-            found[i] = float((own.exp() * (own - laws[i].float())).sum())
+            result[i] = float((own.exp() * (own - laws[i].float())).sum())
     out = []
     for tenth in range(10):
         low, high = tenth * count // 10, (tenth + 1) * count // 10
-        values = np.array([kl for i, kl in found.items() if low <= i < high])
+        values = np.array([kl for i, kl in result.items() if low <= i < high])
         error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else None
         out.append({"from": low, "to": high, "kl": values.mean(), "standard_error": error})
         print(_shown(out[-1]), flush=True)
@@ -396,10 +396,10 @@ def main() -> None:
     with torch.no_grad():
         for name in parts:
             print(f"\n{name}", flush=True)
-            found = PARTS[name](plan, loaded, chosen.quick)
+            result = PARTS[name](plan, loaded, chosen.quick)
             if not chosen.quick:
                 stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-                stored |= {name: about | {"found": found}}
+                stored |= {name: about | {"result": result}}
                 RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
 
 

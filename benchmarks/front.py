@@ -52,10 +52,10 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
         points(kept, x, y, names),
         title=f"Quality: means over {int(every['texts'].max())} held-out texts",
     )
-    found = [row for row in decode["tokens"]["found"] if row["batch"] == TEXTS]
+    result = [row for row in decode["tokens"]["result"] if row["batch"] == TEXTS]
     times = [
         {"configuration": name, "length": row["length"], "ms": row[key]}
-        for row in found
+        for row in result
         for name, key in ((DENSE, "dense_ms"), (name_of("planned"), "planned_ms"))
     ]
     x = Axis(

@@ -105,7 +105,7 @@ def test_gains_at_equal_bytes_are_those_of_the_finding(budget: float) -> None:
 
 def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
     stored = json.loads(DECODE.read_text(encoding="utf-8"))
-    times = {(point["batch"], point["length"]): point for point in stored["tokens"]["found"]}
+    times = {(point["batch"], point["length"]): point for point in stored["tokens"]["result"]}
     single, four, short = times[1, 8192], times[4, 8192], times[1, 1024]
     paragraph = row("a token after it")
     for key in ("dense_ms", "planned_ms"):
@@ -113,9 +113,9 @@ def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
     assert f"{short['dense_ms']:.0f} ms | {short['planned_ms']:.0f} ms" in row(
         "a token after 1,024"
     )
-    reading = {point["length"]: 1 + point["share"] for point in stored["prefill"]["found"]}
+    reading = {point["length"]: 1 + point["share"] for point in stored["prefill"]["result"]}
     assert f"{reading[2048]:.1f} / {reading[8192]:.1f} |" in row("reading a prompt")
-    dense = stored["memory"]["found"]["dense_cache_mb"]
+    dense = stored["memory"]["result"]["dense_cache_mb"]
     assert f"{dense:.0f} MB | {dense * single['bytes']:.0f} MB" in row("cache after a prompt")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import altair as alt
@@ -13,8 +13,6 @@ from altair.typing import ChartType
 from esscher.show.chart import CLICKED, Row, Series, canvas, tip
 from esscher.show.frames import finite
 from esscher.show.theme import (
-    LETTER,
-    LIGHT_LETTER,
     PICK,
     SIZES,
     SMALL,
@@ -31,10 +29,6 @@ WIDTH = 96.0
 UP, ACROSS = 10, 7
 #: Height of a row of names.
 ROW = 13.0
-#: Written into the cells of numbers beyond what was measured.
-BEYOND = "→"
-#: Share of the way from dark to light colours from which letters are dark.
-LIGHT = 0.6
 
 
 def heatmap(
@@ -46,9 +40,8 @@ def heatmap(
     ends: tuple[float, float] | None = None,
     colours: str = SIZES,
     columns: str = "head",
-    beyond: str | None = None,
     words: Series | None = None,
-    letters: Mapping[str, str] | None = None,
+    letters: dict[str, str] | None = None,
     pick: alt.Parameter | None = None,
 ) -> ChartType:
     """Draw a number or a word per layer and head as colour; a cross marks a cell without a number.
@@ -68,20 +61,16 @@ def heatmap(
         Name of the map from numbers to colours.
     columns
         Field along x.
-    beyond
-        Field that is true where a number lies beyond what was measured: an arrow says so.
     words, letters
         For a field of words: the words in order with their colours, and a letter of each, to tell
-        them apart in grey. A cell without a word is empty.
+        them apart in grey; if left out, the first one that no word before it has. A cell without a
+        word is empty.
     pick
         Selection of a cell: see :func:`picking`.
     """
     value = (lambda word: word) if words else (lambda number: finite(number, log))
-    more = [] if beyond is None else [beyond]
     data = [
-        {"layer": row["layer"], columns: row[columns], field: value(row[field])}
-        | {name: row[name] for name in more}
-        for row in rows
+        {"layer": row["layer"], columns: row[columns], field: value(row[field])} for row in rows
     ]
     layers, heads = (sorted({row[axis] for row in data}) for axis in ("layer", columns))
     height = map_height(len(layers))
@@ -96,13 +85,17 @@ def heatmap(
     )
     tips = [tip("layer", "layer"), tip(columns, name)]
     # below marks that hear clicks, which say it, cells say nothing themselves
-    empty = {} if pick else {"tooltip": tips}
+    empty = {"tooltip": tips} if pick is None else {}
     tips = [*tips, tip(field, title, words is None)]
-    tooltips = {} if pick else {"tooltip": tips}
+    tooltips = {"tooltip": tips} if pick is None else {}
     there = [row for row in data if row[field] is not None]
     cells = canvas(there)
     if words is not None:
-        letters = letters or {}
+        if letters is None:
+            letters = {}
+            for word in words.names:
+                unused = (c for c in word.upper() if c not in letters.values())
+                letters[word] = next(unused, "?")
         names = {word: f"{letters[word]}: {word}" for word in words.names}
         legend = alt.Legend(
             title=None,
@@ -154,14 +147,6 @@ def heatmap(
             cross = canvas(row for row in data if row[field] is None)
             cross = cross.mark_text(style="note", text="×", fontSize=size)
             marks.append(cross.encode(*place, **empty))
-        if beyond is not None:
-            # dark letters in light cells, light ones in dark cells
-            light = low ** (1 - LIGHT) * high**LIGHT if log else (1 - LIGHT) * low + LIGHT * high
-            dark = f"datum[{json.dumps(field)}] > {light}"
-            colour: Any = alt.condition(dark, alt.value(LETTER), alt.value(LIGHT_LETTER))
-            arrow = canvas(row for row in there if row[beyond])
-            arrow = arrow.mark_text(text=BEYOND, fontSize=size)
-            marks.append(arrow.encode(*place, color=colour, **tooltips))
     if pick is not None:
         # on top what hears clicks, and a frame around the chosen cell: a click changes that frame
         # alone, which for thousands of cells is a matter of seconds

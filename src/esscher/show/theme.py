@@ -30,8 +30,8 @@ BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, OLIVE = "#E69F00", "#56B4E9", "#B8A500"
 #: Text and axes; lines to compare with; what is not decided; grid; ground of a chart.
 BLACK, GREY, PALE, GRID, GROUND = "#000001", "#777777", "#BBBBBB", "#DDDDDD", "#FFFFFF"
-#: Letters in light and in dark cells, the same on light and dark pages.
-LETTER, LIGHT_LETTER = "#111111", "#FAFAFA"
+#: Letters in cells, the same on light and dark pages.
+LETTER = "#111111"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OLIVE)
 #: A shape beside each colour, so that series can be told apart in grey.
 SHAPES = (

@@ -11,7 +11,7 @@ from tests.studies.plan.small import DECODER, OPTIONS, prose, roomy, tiny
 
 
 @pytest.fixture(scope="session")
-def found():
+def small_plan():
     name = "a $x_{$ <b> & \\frac \x07 $y$"
     loaded = wrap_model(tiny().model, decoder_tokenizer(), name=name)
     return esscher.plan(loaded, prose(1), check=prose(2), **DECODER)

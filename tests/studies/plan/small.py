@@ -9,7 +9,7 @@ from msgspec import structs
 
 from esscher.engine.models.loaded import wrap_model
 from esscher.studies.plan.check import set_check
-from esscher.studies.plan.study import ItemCell, PassageCell, PlanData, PlannedData
+from esscher.studies.plan.study import ItemCell, PassageCell, PlanData
 from tests.engine.models.folders import WORDS, decoder_tokenizer, encoder_tokenizer
 from tests.engine.models.tiny import tiny_model
 
@@ -87,8 +87,11 @@ def checked_again(result, logs=None, passages=8, tasks=None):
         task=[*tasks, "all"] if tasks else [],
         haystack=["noise", "text"],
     )
-    for variable in PlannedData.variables():
-        data.dataset[variable.name] = before[variable.name]
+    for name in ("tokens", "power", "nbytes", "key_bits", "value_bits", "sliding"):
+        data.dataset[name] = before[name]
+    for name in before:
+        if name.startswith(("predicted", "budget_")):
+            data.dataset[name] = before[name]
     set_check(data, cells, tasks or {})
     data.fill()
     settings = structs.replace(

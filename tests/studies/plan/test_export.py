@@ -12,33 +12,35 @@ from tests.studies.plan.small import DECODER, prose, tiny
 
 
 @pytest.fixture(scope="module")
-def chosen():
+def topk_plan():
     return esscher.plan(tiny(), prose(1), selection="topk", **DECODER)
 
 
-def test_a_file_is_what_its_name_says(chosen, tmp_path):
+def test_a_file_is_what_its_name_says(topk_plan, tmp_path):
     for name in ("a.csv", "A.NPY"):
-        chosen.export(tmp_path / name)
+        topk_plan.export(tmp_path / name)
     table = pd.read_csv(tmp_path / "a.csv")
-    same = chosen.table().rename(columns={"nbytes": "bytes"})
+    same = topk_plan.table().rename(columns={"nbytes": "bytes"})
     assert set(table.pop("key_bits")) == set(table.pop("value_bits")) == {16}
     pd.testing.assert_frame_equal(table, same[list(table)], check_dtype=False)
-    curves, plan = np.load(tmp_path / "A.NPY"), chosen.plan
+    curves, plan = np.load(tmp_path / "A.NPY"), topk_plan.plan
     row = round(100 * (1 - plan.ratio)) - 1
     np.testing.assert_allclose(curves[row], 1 - plan.ratios, atol=1e-6)
     assert np.isnan(np.delete(curves, row, 0)).all()
 
 
 @pytest.mark.parametrize("name", ["r.npz", "r", "r.json"])
-def test_other_names_are_refused(chosen, name, tmp_path):
+def test_other_names_are_refused(topk_plan, name, tmp_path):
     with pytest.raises(InputError, match=f"the name '{name}' does not say what to write"):
-        chosen.export(tmp_path / name)
+        topk_plan.export(tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
-def test_kvpress_is_told_what_it_loses(found, tmp_path):
-    assert found.plan.selection == "fitted"
-    with pytest.warns(UserWarning, match="kvpress has no bits, weights and fitted values") as said:
-        found.export(tmp_path / "r.npy")
-    assert said[0].filename == __file__
+def test_kvpress_warns_of_what_it_loses(small_plan, tmp_path):
+    assert small_plan.plan.selection == "fitted"
+    with pytest.warns(
+        UserWarning, match="kvpress has no bits, weights and fitted values"
+    ) as caught:
+        small_plan.export(tmp_path / "r.npy")
+    assert caught[0].filename == __file__
     assert np.load(tmp_path / "r.npy").shape == (99, 3, 2)

@@ -15,10 +15,10 @@ SCATTER = np.array([-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0]) * 0.1 * np.sqrt
 
 
 @pytest.fixture
-def checked(found):
+def checked(small_plan):
     """Results of a check, given the mean logarithm of every KL over that of planned."""
     return lambda passages=8, **logs: checked_again(
-        found, {name: mean + SCATTER[:passages] for name, mean in logs.items()}, passages
+        small_plan, {name: mean + SCATTER[:passages] for name, mean in logs.items()}, passages
     )
 
 
@@ -81,14 +81,14 @@ def test_the_closest_need_not_be_first_on_every_passage():
     ) == ["b"]
 
 
-def test_scores_are_means_over_items(found):
+def test_scores_are_means_over_items(small_plan):
     items = [
         item("needle", "noise", 0, dense=(1.0, -0.1), planned=(1.0, -0.3), uniform=(0.0, -2.0)),
         item("needle", "text", 1, dense=(1.0, -0.2), planned=(0.0, -0.9), uniform=(0.0, -3.0)),
         item("needle", "noise", 2, dense=(1.0, -0.3), planned=(1.0, -0.5), uniform=(1.0, -1.0)),
         item("needle", "text", 3, dense=(0.5, -0.4), planned=(1.0, -0.4), uniform=(0.0, -4.0)),
     ]
-    data = checked_again(found, tasks={"needle": items}).data
+    data = checked_again(small_plan, tasks={"needle": items}).data
     assert data.sel(task="needle").drop_vars("task").equals(data.sel(task="all").drop_vars("task"))
     planned = data.sel(task="needle", configuration="planned")
     assert planned["score"].values == pytest.approx([0.75, *wilson(3.0, 4)])
@@ -101,7 +101,7 @@ def test_scores_are_means_over_items(found):
     assert data["over_dense"].sel(configuration="dense").isnull().all()
 
 
-def test_totals_leave_out_what_the_dense_model_cannot(found):
+def test_totals_leave_out_what_the_dense_model_cannot(small_plan):
     def two(task, dense, planned):
         return [
             item(task, "text", i, dense=dense, planned=planned, uniform=(0.1, -1.0))
@@ -111,13 +111,13 @@ def test_totals_leave_out_what_the_dense_model_cannot(found):
     can = two("needle", (1.0, -0.1), (1.0, -0.2))
     half = two("keys", (0.5, -1.0), (0.0, -2.0))  # half of the answers are enough
     cannot = two("words", (0.4, -9.0), (0.6, -9.0))
-    result = checked_again(found, tasks={"needle": can, "keys": half, "words": cannot})
+    result = checked_again(small_plan, tasks={"needle": can, "keys": half, "words": cannot})
     assert result["dense_can"].values.tolist() == [True, True, False, True]
     assert result["items"].values.tolist() == [2, 2, 2, 4]
     score = result["score"].sel(bound="value").to_pandas()
     assert score.loc["all", ["dense", "planned"]].tolist() == [0.75, 0.5]
     assert score.loc["words", "planned"] == pytest.approx(0.6)
-    nothing = checked_again(found, tasks={"words": cannot})
+    nothing = checked_again(small_plan, tasks={"words": cannot})
     assert nothing["score"].sel(task="all").isnull().all()
 
 

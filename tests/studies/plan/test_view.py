@@ -21,16 +21,16 @@ def unchecked():
     return esscher.plan(tiny(), prose(1), **DECODER)
 
 
-def test_every_chart_is_drawn(found, asked, capfd):
-    names = set(found.charts())
+def test_every_chart_is_drawn(small_plan, asked, capfd):
+    names = set(small_plan.charts())
     assert set(asked.charts()) == names | {"tasks"}
     for name in names:
-        written = texts(found.plot(name))
+        written = texts(small_plan.plot(name))
         assert "undefined" not in written
-        for word in found.setup.model.name.replace("\x07", "\ufffd").split():
+        for word in small_plan.setup.model.name.replace("\x07", "\ufffd").split():
             assert word in " ".join(written)
     with pytest.raises(InputError, match=r"no chart 'tasks' .* no questions were asked"):
-        found.plot("tasks")
+        small_plan.plot("tasks")
     assert capfd.readouterr().err == ""
 
 
@@ -50,8 +50,8 @@ def test_without_a_check_there_are_budgets(unchecked, capsys):
     assert "held-out text\n" not in output
 
 
-def test_costs_are_what_was_measured(found):
-    chart, frame = found.plot("cost"), found.table("check").set_index("configuration")
+def test_costs_are_what_was_measured(small_plan):
+    chart, frame = small_plan.plot("cost"), small_plan.table("check").set_index("configuration")
     assert len(chart.to_dict()["concat"]) == len(MEASURES)
     written = texts(chart)
     for number, (title, measure) in enumerate(MEASURES.items()):
@@ -64,13 +64,13 @@ def test_costs_are_what_was_measured(found):
             assert [row["value"], row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
 
 
-def test_calibration_compares_every_head(found):
-    chart = found.plot("calibration")
+def test_calibration_compares_every_head(small_plan):
+    chart = small_plan.plot("calibration")
     shown = {
         row["name"]: (row["predicted"], row["realised"]) for row in panel_rows(chart, 0, "name")
     }
     predicted, realised = (
-        found[name].sel(bound="value").values.reshape(3, 4)
+        small_plan[name].sel(bound="value").values.reshape(3, 4)
         for name in ("predicted_error", "realised_error")
     )
     for layer, head in np.ndindex(3, 4):
@@ -78,12 +78,12 @@ def test_calibration_compares_every_head(found):
         if min(pair) > 0:
             assert shown.pop(f"layer {layer}, head {head}") == pytest.approx(pair, rel=1e-5)
     assert not shown
-    share = float(found["within_factor"])
+    share = float(small_plan["within_factor"])
     assert f"heads: {share:.0%} within a factor of 1.5 (grey)" in texts(chart)
 
 
-def test_the_explorer_has_the_query_heads_of_every_key_head(found):
-    chart, table = found.plot("explorer"), found.table()
+def test_the_explorer_has_the_query_heads_of_every_key_head(small_plan):
+    chart, table = small_plan.plot("explorer"), small_plan.table()
     worst = table.loc[table["predicted_error"].idxmax()]
     (param,) = chart.to_dict()["params"]
     assert param["value"] == [{"layer": worst["layer"], "key_head": worst["key_head"]}]
@@ -91,15 +91,15 @@ def test_the_explorer_has_the_query_heads_of_every_key_head(found):
     rows = panel_rows(chart, 4, "query")
     assert {row["error"] for row in rows} == set(ERRORS.names)
     assert len(rows) == 2 * 3 * 2 * 2
-    chart = found.plot("explorer", heads=[(1, 1)])
+    chart = small_plan.plot("explorer", heads=[(1, 1)])
     assert chart.to_dict()["params"][0]["value"] == [{"layer": 1, "key_head": 1}]
     with pytest.raises(InputError, match=r"there is no head 7\.7 in this run"):
-        found.plot("explorer", heads=[(7, 7)])
+        small_plan.plot("explorer", heads=[(7, 7)])
 
 
-def test_a_key_head_has_curves(found):
-    head = found.head(1, 1)
-    assert repr(head).startswith(f"head 1.1: tokens {found.plan.budgets[1][1]}; share ")
+def test_a_key_head_has_curves(small_plan):
+    head = small_plan.head(1, 1)
+    assert repr(head).startswith(f"head 1.1: tokens {small_plan.plan.budgets[1][1]}; share ")
     curves = head.curves()
     assert list(curves) == ["budget", "budget_effect", "budget_error"]
     assert curves["budget"].iloc[-1] == 120
@@ -109,13 +109,13 @@ def test_a_key_head_has_curves(found):
     assert head.plot().to_dict()["params"][0]["value"] == [{"layer": 1, "key_head": 1}]
 
 
-def test_the_cache_has_the_bytes_that_were_asked_for(found):
+def test_the_cache_has_the_bytes_that_were_asked_for(small_plan):
     # offsets of lists are a percent of so short a prompt
-    assert 0.14 < float(found["bytes_share"].sel(configuration="planned")) < 0.17
+    assert 0.14 < float(small_plan["bytes_share"].sel(configuration="planned")) < 0.17
 
 
-def test_without_questions_there_is_no_table_of_answers(found, capsys):
-    print_result(found)
+def test_without_questions_there_is_no_table_of_answers(small_plan, capsys):
+    print_result(small_plan)
     output = capsys.readouterr().out
     assert "The same number of bytes, on held-out text" in output
     assert "Right answers" not in output
@@ -140,14 +140,14 @@ def test_answers_are_printed_and_drawn(asked, capsys):
             assert not shown
 
 
-def test_two_plans_are_compared(found, unchecked):
-    both = found.compare(unchecked)
+def test_two_plans_are_compared(small_plan, unchecked):
+    both = small_plan.compare(unchecked)
     assert set(both.table["variable"]) == {"predicted_error"}
     assert len(both.table) == 6
     assert len(both.different) == 0
 
 
-def test_names_in_the_report_are_text(found, tmp_path):
-    text = esscher.report(found, tmp_path / "report.html").read_text("utf-8")
+def test_names_in_the_report_are_text(small_plan, tmp_path):
+    text = esscher.report(small_plan, tmp_path / "report.html").read_text("utf-8")
     assert "<b> &" not in text
     assert html.escape("<b> & \\frac", quote=False) in text

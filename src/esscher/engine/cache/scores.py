@@ -300,8 +300,8 @@ def observe_prompt(
         mine = slice(g * group, (g + 1) * group)
         added = None
         if bias is not None:
-            own = bias[mine] if len(bias) > 1 else bias
-            added = own.expand(group, -1).repeat_interleave(each, dim=0)
+            of_heads = bias[mine] if len(bias) > 1 else bias
+            added = of_heads.expand(group, -1).repeat_interleave(each, dim=0)
         query = queries[mine, :each].flatten(0, 1)
         both = torch.cat(log_sums[mine]), torch.cat(outputs[mine])
         targets.append(QueryTargets(query, *both, added, inputs.softcap))

@@ -396,8 +396,8 @@ class PlannedRule:
         if self.keeps_all(inputs.layer, len(present)):
             return self._all(inputs.layer, present, inputs.k.shape[1])
         scores, targets = self.observe(inputs, batch)
-        own = scores[:, present], targets, inputs.k[batch], inputs.v[batch]
-        return self.choose(inputs.layer, present, *own)
+        scores, keys, values = scores[:, present], inputs.k[batch], inputs.v[batch]
+        return self.choose(inputs.layer, present, scores, targets, keys, values)
 
     def choose(
         self,

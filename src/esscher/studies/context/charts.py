@@ -9,14 +9,14 @@ import numpy as np
 from altair.typing import ChartType
 
 from esscher.runs.result import Result
-from esscher.show.cells import BEYOND, picked_title
+from esscher.show.cells import picked_title
 from esscher.show.chart import Axis, Series, bands, figure, guides, lines, panel, points
 from esscher.show.content import Drawing
 from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
 from esscher.show.theme import BLACK, BLUE, SHARES, VERMILION, limits
 from esscher.studies.context.study import ContextData, ContextSettings
-from esscher.studies.context.view import CURVES, EXTRAPOLATED, LAST_CHANGE, TABLES
+from esscher.studies.context.view import CURVES, LAST_CHANGE, TABLES
 
 if TYPE_CHECKING:
     import altair as alt
@@ -36,7 +36,7 @@ CHANGES = Series(
     shapes=("circle", "square", "diamond"),
 )
 MAPS = (
-    head_map(ContextData.length, log=True, beyond=EXTRAPOLATED.name),
+    head_map(ContextData.length, log=True),
     head_map(LAST_CHANGE, colours=SHARES),
     head_map(ContextData.exponent, colours=SHARES),
 )
@@ -68,10 +68,7 @@ def heads(result: Context, heads: Sequence[tuple[int, int]] | None = None) -> Ch
         )
         return [panel(*marks, title=picked_title("changes"))]
 
-    note = (
-        f"×: still changing at {longest:,}; {BEYOND}: extrapolated; bar: 95% interval of the "
-        "tokens used"
-    )
+    note = f"×: still changing at {longest:,}; bar: 95% interval of the tokens used"
     return explorer(result, TABLES[0], MAPS, curves, heads=heads, note=note, least=WIDE)
 
 

@@ -21,7 +21,7 @@ LAST_CHANGE = var(
     terminal="change",
     help="relative change of the output when the context last doubled",
 )
-EXTRAPOLATED = var("", name="extrapolated", kind="b", page=False)
+EXTRAPOLATED = var("", name="extrapolated", kind="b")
 NOTE = var("", "note", name="note", kind="U", terminal="note")
 
 

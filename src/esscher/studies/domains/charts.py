@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VERDICT = Series("verdict", (DIFFERS, UNDECIDED), colours=(BLUE, PALE))
 MAPS = (
     head_map(DomainsData.share, ends=(0.0, 1.0), colours=SHARES),
-    head_map(DomainsData.verdict, words=VERDICT, letters={DIFFERS: "D", UNDECIDED: "?"}),
+    head_map(DomainsData.verdict, words=VERDICT),
 )
 
 

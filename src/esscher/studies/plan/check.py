@@ -264,8 +264,7 @@ def set_check(
         "16" if name == "dense" else variant.partition(" ")[2] or mixed
         for name, variant in chosen.items()
     ]
-    data.passage_kl, data.passage_top1 = passages.kl, passages.top1
-    data.passage_nll = passages.nll
+    data.passage_kl = passages.kl
     data.kept = passages.kept.isel(passage=0, drop=True)
     kl, top1, nll = (
         np.ascontiguousarray(x.values.T) for x in (passages.kl, passages.top1, passages.nll)
@@ -290,8 +289,8 @@ def set_check(
         data.within_factor = np.mean((ratio < FACTOR) & (ratio > 1 / FACTOR))
         data.median_ratio = np.median(ratio)
     if tasks:
-        items = {task: _with_bits(joined(own, "item"), chosen) for task, own in tasks.items()}
-        _set_tasks(data, {task: ItemCell(own) for task, own in items.items()})
+        items = {task: _with_bits(joined(rows, "item"), chosen) for task, rows in tasks.items()}
+        _set_tasks(data, {task: ItemCell(rows) for task, rows in items.items()})
 
 
 def best_bits(passages: xr.Dataset) -> dict[str, str]:
@@ -342,10 +341,10 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
     """Set scores of all tasks, and totals over those that the dense model can do."""
     can = [
         task
-        for task, own in items.items()
-        if own.score.sel(configuration="dense").values.mean() >= PASSES
+        for task, cell in items.items()
+        if cell.score.sel(configuration="dense").values.mean() >= PASSES
     ]
-    groups = [[own] for own in items.values()] + [[items[task] for task in can]]
+    groups = [[cell] for cell in items.values()] + [[items[task] for task in can]]
     count = data.dataset.sizes["configuration"]
     scores = np.full((len(groups), count, 3, 3), np.nan)
     by_haystack = np.full((len(groups), count, len(HAYSTACKS)), np.nan)
@@ -355,11 +354,11 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
         right, logs = (
             np.ascontiguousarray(np.concatenate(parts).T)
             for parts in (
-                [own.score.values for own in group],
-                [own.log_probability.values for own in group],
+                [cell.score.values for cell in group],
+                [cell.log_probability.values for cell in group],
             )
         )
-        haystacks = np.concatenate([own.haystack.values for own in group])
+        haystacks = np.concatenate([cell.haystack.values for cell in group])
         for i, (score, log) in enumerate(zip(right, logs, strict=True)):
             scores[row, i, 0] = score.mean(), *wilson(float(score.sum()), len(score))
             scores[row, i, 1] = mean_bounds(log, highest=0.0)
@@ -369,7 +368,7 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
                     by_haystack[row, i, j] = score[haystacks == haystack].mean()
     data.score, data.log_probability, data.over_dense = np.moveaxis(scores, 2, 0)
     data.haystack_score = by_haystack
-    data.items = [sum(own.score.sizes["item"] for own in group) for group in groups]
+    data.items = [sum(cell.score.sizes["item"] for cell in group) for group in groups]
     data.dense_can = [*(task in can for task in items), bool(can)]
 
 

@@ -7,9 +7,8 @@ come after all others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -66,6 +65,10 @@ from esscher.studies.plan.study import (
     PlanSettings,
     PlanStudy,
 )
+
+#: Mean effects over passages of the layers that are reduced, and what is predicted of the planned
+#: and of the uniform budgets.
+Prediction: TypeAlias = tuple[PassageEffects, Predicted, Predicted]
 
 
 def read_texts(
@@ -158,7 +161,7 @@ def _batches(
     if not run.missing(PlanStudy.cells(setup)):
         return
     cells = [cell for name in names if (cell := run.read(name)) is not None]
-    budgets = executor.share(choose_budgets(setup, cells).budgets)
+    budgets = executor.share(choose_budgets(setup, cells)[0])
     yield {
         name: Task(name, _passage_cell, (model, name, passage, budgets, settings))
         for kind, passages in (("trial", calibration), ("check", unseen))
@@ -210,34 +213,21 @@ def _item_cell(
         return item_cell(loaded, item, budgets, settings)
 
 
-@dataclass(frozen=True, eq=False)
-class BudgetChoice:
-    """Budgets that were chosen, and the effects by which they were.
+def choose_budgets(
+    setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]
+) -> tuple[dict[str, Budgets], NDArray[np.int64], Prediction | None]:
+    """Choose budgets from the calibration passages, or take those of a plan that exists.
 
-    Attributes
-    ----------
-    budgets
-        The plan, and equal budgets with as many bytes in all, of the whole model.
-    layers
-        Layers that are reduced: those without a sliding window.
-    effects
-        Mean over passages, of these layers; None if the plan was given.
-    planned, uniform
-        What is predicted.
+    Returns
+    -------
+    tuple[dict[str, Budgets], NDArray[np.int64], Prediction | None]
+        ``planned``, and ``uniform`` ones with as many bytes in all, of the whole model; the layers
+        that are reduced, those without a sliding window; and what is predicted, if the plan was not
+        given.
     """
-
-    budgets: dict[str, Budgets]
-    layers: NDArray[np.int64]
-    effects: PassageEffects | None = None
-    planned: Predicted | None = None
-    uniform: Predicted | None = None
-
-
-def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> BudgetChoice:
-    """Choose budgets from the calibration passages, or take those of a plan that exists."""
     settings, model, plan = setup.settings, setup.model, setup.records["plan"]
     if plan is not None:
-        return BudgetChoice(given_budgets(plan), np.array(plan.reduced))
+        return given_budgets(plan), np.array(plan.reduced), None
     ways = Ways.of(settings.selection, settings.prefix, settings.keeping.count, model)
     stored = [CalibrationCell(cell) for cell in cells]
     layers = np.flatnonzero(~stored[0].sliding.values)
@@ -263,7 +253,7 @@ def choose_budgets(setup: Setup[PlanSettings], cells: Sequence[xr.Dataset]) -> B
         name: each.budgets(layers, model.layers, ways)
         for name, each in (("planned", planned), ("uniform", uniform))
     }
-    return BudgetChoice(budgets, layers, average_effects(parts), planned, uniform)
+    return budgets, layers, (average_effects(parts), planned, uniform)
 
 
 def given_budgets(plan: Plan) -> dict[str, Budgets]:
@@ -288,7 +278,7 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
         kind: [cells[name] for name in settings.cells(kind)]
         for kind in ("calibration", "trial", "check", *settings.tasks)
     }
-    chosen = choose_budgets(setup, stored.pop("calibration"))
+    budgets, layers, prediction = choose_budgets(setup, stored.pop("calibration"))
     trials, unseen = stored.pop("trial"), stored.pop("check")
     data = PlanData.new(
         **_axes(model),
@@ -298,13 +288,12 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
         task=(*stored, ALL) if stored else (),
         haystack=HAYSTACKS,
     )
-    planned = chosen.budgets["planned"]
+    planned = budgets["planned"]
     data.tokens, data.power, data.nbytes = planned.tokens, planned.powers, planned.nbytes
     data.key_bits, data.value_bits = np.moveaxis(planned.bits, -1, 0)
-    data.uniform_power = chosen.budgets["uniform"].powers
-    data.sliding = ~np.isin(range(model.layers), chosen.layers)
-    if trials:
-        _set_prediction(data, settings, chosen, PassageCell(joined(trials, "passage")))
+    data.sliding = ~np.isin(range(model.layers), layers)
+    if prediction is not None:
+        _set_prediction(data, settings, layers, prediction, PassageCell(joined(trials, "passage")))
     data.fill("predicted_error")
     if unseen:
         set_check(data, unseen, stored)
@@ -319,22 +308,23 @@ def _axes(shape: Any) -> dict[str, range]:
 
 
 def _set_prediction(
-    data: PlanData, settings: PlanSettings, chosen: BudgetChoice, trials: PassageCell
+    data: PlanData,
+    settings: PlanSettings,
+    reduced: NDArray[np.int64],
+    prediction: Prediction,
+    trials: PassageCell,
 ) -> None:
     """Set what the plan is predicted to cost, from what it did to its calibration passages."""
-    planned, uniform, mean = chosen.planned, chosen.uniform, chosen.effects
-    assert planned is not None
-    assert uniform is not None
-    assert mean is not None
+    mean, planned, uniform = prediction
     prose = np.arange(settings.passages) < settings.prose
     kl = {
         name: np.ascontiguousarray(trials.kl.sel(configuration=name).values)
-        for name in chosen.budgets
+        for name in ("planned", "uniform")
     }
     effect, interval, retrieval = planned.cost(kl["planned"], prose)
     data.predicted_kl = [effect, *(interval or (None, None))]
     data.predicted_uniform_kl = uniform.cost(kl["uniform"], prose)[0]
-    data.predicted_retrieval_kl, data.price, data.gap = retrieval, planned.price, planned.gap
+    data.predicted_retrieval_kl = retrieval
     data.predicted_error = root_mean_square(trials.realised_error)
     # by the tokens that a key head keeps, selected as in the plan
     relative = np.sqrt(mean.square / mean.norm[..., None, None])
@@ -347,5 +337,5 @@ def _set_prediction(
     }
     for name, values in by_budget.items():
         whole = np.full((data.tokens.sizes["layer"], *values.shape[1:]), np.nan)
-        whole[chosen.layers] = values
+        whole[reduced] = values
         setattr(data, name, whole)

@@ -10,7 +10,7 @@ that factor. Its interval is Student's over passages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -105,21 +105,16 @@ class Predicted:
     ----------
     tokens, way
         [layers, key heads]; ``way`` numbers the :class:`Ways`.
-    own
+    effects
         Effect of these budgets on every calibration passage, to first order.
     validated
         The same with budgets from the other passages (from itself if there is only one).
-    price, gap
-        What one more byte would gain, and how far the budgets can be from the optimum of the
-        model used (rounding only); None for budgets from a tolerance.
     """
 
     tokens: NDArray[np.int64]
     way: NDArray[np.int64]
-    own: Array
+    effects: Array
     validated: Array
-    price: float | None = None
-    gap: float | None = None
 
     @classmethod
     def of(
@@ -141,8 +136,8 @@ class Predicted:
             others = [other for other in parts if other is not part]
             again = choose(average_effects(others)) if others else choice
             validated.append(effect(part, again))
-        own = np.array([effect(part, choice) for part in parts])
-        return cls(*choice, own, np.array(validated))
+        effects = np.array([effect(part, choice) for part in parts])
+        return cls(*choice, effects, np.array(validated))
 
     def budgets(self, layers: NDArray[np.int64], count: int, ways: Ways) -> Budgets:
         """Return the budgets of a model of ``count`` layers, of which these are planned.
@@ -159,8 +154,8 @@ class Predicted:
     @property
     def optimism(self) -> float:
         """How much more budgets cost on a passage that they were not made from, as a factor."""
-        own = float(self.own.sum())
-        return float(self.validated.sum()) / own if own > 0 else 1.0
+        seen = float(self.effects.sum())
+        return float(self.validated.sum()) / seen if seen > 0 else 1.0
 
     def cost(
         self, realised: Array, prose: NDArray[np.bool_]
@@ -181,7 +176,7 @@ class Predicted:
             effect on retrieval passages (None without).
         """
         # budgets that keep all tokens cost nothing: what is left of them is rounding
-        values = realised * self.optimism if self.own.any() else np.zeros_like(realised)
+        values = realised * self.optimism if self.effects.any() else np.zeros_like(realised)
         retrieval = None if prose.all() else float(values[~prose].mean())
         if prose.any():
             values = values[prose]
@@ -219,12 +214,7 @@ def plan_total(parts: Sequence[PassageEffects], ways: Ways, total: int) -> Predi
         nbytes = allocate(curves_of(mean), total).budgets.reshape(mean.effect.shape[:2])
         return ways.choose(nbytes, mean.effect)
 
-    curves = curves_of(average_effects(parts))
-    allocation = allocate(curves, total)
-    planned = Predicted.of(parts, ways, choose)
-    # budgets that are no corner of their curve cost more than the curve says
-    above = float(planned.own.mean()) - allocation.effect
-    return replace(planned, price=allocation.price, gap=allocation.gap(curves) + above)
+    return Predicted.of(parts, ways, choose)
 
 
 def plan_uniform(parts: Sequence[PassageEffects], ways: Ways, each: int) -> Predicted:
@@ -259,8 +249,7 @@ def interpolated(values: Array, sizes: NDArray[np.int64], tokens: NDArray[np.int
     layers, units, count = values.shape[:3]
     out = np.empty((layers, units, count))
     for layer, unit in np.ndindex(layers, units):
-        for way, own in enumerate(values[layer, unit]):
-            out[layer, unit, way] = np.interp(
-                tokens[layer, unit, way % tokens.shape[2]], sizes, own
-            )
+        for way, row in enumerate(values[layer, unit]):
+            at = tokens[layer, unit, way % tokens.shape[2]]
+            out[layer, unit, way] = np.interp(at, sizes, row)
     return out

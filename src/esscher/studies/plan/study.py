@@ -110,12 +110,14 @@ class ItemCell(Data):
     answer = var("item", kind="U")
 
 
-class PlannedData(Data):
-    """The plan, and what it is predicted to cost; see ``predict.py``.
+class PlanData(Data):
+    """The result: a plan, what it is predicted to cost (``predict.py``), and what it cost.
+
+    Without a check there is no ``configuration``, no ``passage`` and no ``task``. Totals over the
+    tasks that the dense model can do are the task ``all``.
 
     ``query`` numbers the query heads that share a key head. ``budget_effect`` and ``budget_error``
-    are of a key head that alone keeps so many tokens in its bits, without a fit. ``price`` is the
-    KL that one more byte would gain, ``gap`` how far rounding can have led away from the optimum.
+    are of a key head that alone keeps so many tokens in its bits, without a fit.
     """
 
     tokens = var("layer key_head", "tokens kept", "n0", kind="i", terminal="tokens")
@@ -128,13 +130,10 @@ class PlannedData(Data):
     key_bits = var("layer key_head", "bits of keys", "n0", kind="i")
     value_bits = var("layer key_head", "bits of values", "n0", kind="i")
     nbytes = var("layer key_head", "bytes", "n0", kind="i", page=False)
-    uniform_power = var("layer key_head")
     sliding = var("layer", kind="b")
     predicted_kl = var("bound")
     predicted_uniform_kl = var()
     predicted_retrieval_kl = var()
-    price = var()
-    gap = var()
     predicted_error = var(
         "layer key_head query bound",
         "predicted error",
@@ -144,14 +143,6 @@ class PlannedData(Data):
     )
     budget_effect = var("layer key_head budget", "predicted KL", "s3")
     budget_error = var("layer key_head query budget", "predicted error", "s3")
-
-
-class PlanData(PlannedData):
-    """The result: a plan, and what it cost on held-out text.
-
-    Without a check there is no ``configuration``, no ``passage`` and no ``task``. Totals over the
-    tasks that the dense model can do are the task ``all``.
-    """
 
     kl = _measure(
         "KL to dense", terminal="KL", help="from the dense next-token distribution, nats per token"
@@ -191,8 +182,6 @@ class PlanData(PlannedData):
     )
     layer_error = var("configuration layer bound")
     passage_kl = var("configuration passage")
-    passage_top1 = var("configuration passage")
-    passage_nll = var("configuration passage")
     realised_error = var(
         "layer key_head query bound", "realised error", "s2", help="the same on held-out text"
     )

@@ -315,20 +315,20 @@ def _times(ratio: Number) -> str:
 
 
 def notes(result: PlanResult) -> list[str]:
-    """Return what is said below the tables of a terminal."""
-    data, said = PlanData(result.data), list[str]()
+    """Return the sentences below the tables of a terminal."""
+    data, lines = PlanData(result.data), list[str]()
     if not result.checked:
-        return said
+        return lines
     share = float(data.bytes_share.sel(configuration="planned"))
     dense = float(data.dense_bytes)
-    said.append(
+    lines.append(
         f"The cache takes {byte_count(share * dense)} instead of {byte_count(dense)} "
         f"({share:.2%}), weights and scales included."
     )
     within, median = float(data.within_factor), float(data.median_ratio)
     if within == within:
-        said.append(
+        lines.append(
             f"Predicted head errors: {within:.0%} came true within a factor of {FACTOR:g}; the "
             f"median realised error is {median:.2f} times the predicted one."
         )
-    return said
+    return lines

@@ -15,39 +15,10 @@ from esscher.show.chart import Axis, Series, figure, guides, lines, panel, point
 from esscher.show.content import Drawing
 from esscher.show.explorer import explorer, head_map
 from esscher.show.frames import records
-from esscher.show.theme import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    OLIVE,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    limits,
-)
+from esscher.show.theme import BLACK, PALE, PALETTE, limits
 from esscher.studies.sparse.study import AnySparse, SparseData, SparseLawData
 from esscher.studies.sparse.view import BEST, CURVES, HEAD_ERROR, HEAD_EXPONENT, TABLES
 
-WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (1, 2)
-#: Colour, shape, dashes and letter of each pattern.
-STYLES: dict[str, tuple[str, str, tuple[int, int], str]] = {
-    "random": (BLACK, "circle", WHOLE, "R"),
-    "corrected": (BLUE, "circle", WHOLE, "C"),
-    "topk": (GREEN, "triangle-up", WHOLE, "T"),
-    "streaming": (VERMILION, "square", WHOLE, "S"),
-    "window": (ORANGE, "square", DASHED, "W"),
-    "longformer": (ORANGE, "diamond", DOTTED, "L"),
-    "bigbird": (PURPLE, "diamond", WHOLE, "B"),
-    "strided": (SKY, "triangle-down", WHOLE, "D"),
-    "block": (SKY, "cross", DASHED, "K"),
-    "pooled": (GREY, "triangle-right", WHOLE, "P"),
-    "linformer": (GREY, "triangle-left", DASHED, "F"),
-}
-#: For a pattern that is not in the list.
-OTHER = (OLIVE, "circle", DASHED, "?")
 #: Errors in the order of the panels, and their names.
 METRICS = {"map": "map", "mean": "mean output", "cov": "covariance"}
 #: A relative error that is marked.
@@ -85,15 +56,15 @@ def heads(result: AnySparse, heads: Sequence[tuple[int, int]] | None = None) -> 
     """Draw errors and the best pattern of every head, and the curves of the one picked."""
     rows = records(CURVES.frame(result))
     y = Axis.of(SparseData.head_error, rows, (TARGET["at"],), log=True)
-    there = set(TABLES[1].frame(result)["best"])
-    styles = {name: style for name, style in _styles(result).items() if name in there}
-    # a letter must be seen in its cell
-    colours = [PALE if colour == BLACK else colour for colour, *_ in styles.values()]
-    letters = {name: letter for name, (*_, letter) in styles.items()}
+    names, best = result.data["pattern"].values.tolist(), set(TABLES[1].frame(result)["best"])
+    # the colours of the curves, but a letter must be seen in its cell
+    shades = [PALE if colour == BLACK else colour for colour in PALETTE]
+    colours = {n: shades[i % len(shades)] for i, n in enumerate(names) if n in best}
+    words = Series("pattern", list(colours), colours=list(colours.values()))
     maps = (
         head_map(HEAD_EXPONENT, f"exponent_{BASELINE}", ends=(0.0, 0.6)),
         head_map(HEAD_ERROR, f"error_{BASELINE}", log=True),
-        head_map(BEST, words=Series("pattern", list(styles), colours=colours), letters=letters),
+        head_map(BEST, words=words),
     )
     title = picked_title("map error")
     budgets, replicates = result.data["budget"].values, result.data.sizes["replicate"]
@@ -105,10 +76,6 @@ def heads(result: AnySparse, heads: Sequence[tuple[int, int]] | None = None) -> 
         heads=heads,
         note=f"map errors at r = {budgets[-1]:,}, mean over {replicates} replicates",
     )
-
-
-def _styles(result: AnySparse) -> dict[str, tuple[str, str, tuple[int, int], str]]:
-    return {name: STYLES.get(name, OTHER) for name in result.data["pattern"].values.tolist()}
 
 
 def _curves(
@@ -123,9 +90,7 @@ def _curves(
     """Lines with points of every pattern against the budget, over lines to compare with."""
     ends = limits(result.data["budget"].values, log=True)
     x = Axis("budget", "keys r that a query attends", log=True, limits=ends)
-    styles = _styles(result)
-    colours, shapes, dashes, _ = zip(*styles.values(), strict=True)
-    series = Series("pattern", list(styles), colours=colours, shapes=shapes, dashes=dashes)
+    series = Series("pattern", result.data["pattern"].values.tolist())
     marks = lines(rows, x, y, series, pick=pick), points(rows, x, y, series, pick=pick)
     return panel(guides(guide, x, y), *marks, title=title)
 
