@@ -142,7 +142,7 @@ BAD = [
     ("model", ("--plan", "other"), "other"),
     ("model", ("--chunk", "-5"), "-5 is not in the range x>=1"),
     ("model", ("--decode", "all"), "'all' is not one of 'keep', 'budget'"),
-    ("model", ("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only for"),
+    ("model", ("--dense", "--score", "all", "--chunk", "9"), "--chunk, --score: only with"),
     ("model", ("--save-cache", "model"), "is a directory"),
     ("encoder", (), "'encoder' is an encoder, which cannot generate text"),
     ("layers", (), "the plan is for 'model' (Llama: 3 layers"),
