@@ -56,12 +56,10 @@ OWN = [
     ("sparse", ("--budgets", "8:250:3"), "a query may see only 193 keys"),
     ("sparse", ("--draws", "1"), "draws is 1"),
     ("sparse", ("--layers", "8"), "layers contains 8"),
-    ("sparse", ("--horizon", "1"), "No such option '--horizon'"),
     ("deep", ("--context", "300"), "reads at most 256"),
     ("deep", ("--context", "8"), "at least 16"),
     ("deep", ("--sizes", "8:250:3"), "only 192 keys"),
     ("probe", ("--sizes", "64:1e12:3"), "sizes go up to 1,000,000,000,000; a sample of that size"),
-    ("deep", ("--depth", "3"), "No such option '--depth'"),
     ("deep", ("--sizes", "x"), "--sizes: 'x' is not a number"),
     ("deep", ("--sizes", "9:3:2"), "--sizes is '9:3:2'"),
     ("tails", ("--tokens", "100"), "at least 500"),
@@ -82,7 +80,6 @@ OWN = [
     ("plan", ("--check", "a.txt", "--against", "adakv:h2o"), "against has 'adakv:h2o'; choose"),
     ("plan", ("--check", "a.txt", "--tasks", "riddle"), "tasks has 'riddle'; choose from all, "),
     ("plan", ("--tasks", "needle"), "tasks are part of a check; give a text with --check"),
-    ("plan", ("--score", "first"), "'first' is not one of 'all', 'last', 'repeat'"),
     ("plan", ("--save", "a.txt/plan.json"), "a.txt is a file"),
     ("plan", ("--save", "full"), "is a directory"),
     ("context", ("--tolerance", "10"), "did you mean 0.1?"),
@@ -107,14 +104,12 @@ DOMAINS = [
 GENERATE = [
     (("--prompt", "nowhere.txt"), "no file 'nowhere.txt'"),
     (("--prompt", "empty.txt"), "has no text in it"),
-    (("--max-new-tokens", "0"), "0 is not in the range x>=1"),
     (("--max-new-tokens", "256"), "reads at most 256"),
     (("--seed", "9" * 40), "is not in the range 0<=x<=18446744073709551615"),
-    (("--temperature", "1e-40"), "1e-40 is not in the range x>=1e-05"),
     (("--dtype", "float13"), "dtype is 'float13'"),
     (("--revision", "main"), "is not a name on the hub"),
-    (("--chunk", "64"), "--chunk: only for the cache"),
-    (("--compare",), "--compare generates both ways"),
+    (("--chunk", "64"), "--chunk: only with the cache"),
+    (("--compare",), "--compare: only with the cache"),
 ]
 
 

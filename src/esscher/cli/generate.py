@@ -36,6 +36,7 @@ MOST_PROMPT = 2**26
 COUNT = click.IntRange(min=1)
 #: Options that are about the cache of a plan, by the names of their values.
 OF_CACHE = {
+    "comparing": "--compare",
     "decode": "--decode",
     "chunk": "--chunk",
     "score": "--score",
@@ -148,17 +149,12 @@ def generate(
             "there is no plan to generate with; give --plan plan.json (esscher plan makes one), or "
             "--dense to keep all tokens"
         )
-    if dense and comparing:
-        raise InputError(
-            "--compare generates both ways, --dense only one; give --compare with --plan, or "
-            "--dense alone"
-        )
     given = ParameterSource.COMMANDLINE
     cache = [flag for name, flag in OF_CACHE.items() if context.get_parameter_source(name) == given]
     if dense and cache:
         raise InputError(
-            f"{', '.join(cache)}: only for the cache of a plan, which --dense does not have; leave "
-            "it out, or give --plan instead of --dense"
+            f"{', '.join(cache)}: only with the cache of a plan, which --dense does not have; "
+            "leave it out, or give --plan instead of --dense"
         )
     check_output(save_cache, "--save-cache")
     chosen = None if dense or plan is None else read_plan(plan)

@@ -113,34 +113,19 @@ def test_tasks_get_a_model_by_name_or_shared(tmp_path, capsys):
 # Models whose weights were looked at before, and have changed since.
 
 
-def test_an_answer_is_given_once_for_the_same_weights():
-    model, asked = tiny_model("llama").model, []
-
-    def answer(given):
-        asked.append(given)
-        return len(asked)
-
-    assert [computed_once(model, "a", answer) for _ in range(3)] == [1, 1, 1]
-    assert computed_once(model, "b", answer) == 2
-    with torch.no_grad():
-        next(model.parameters()).add_(0.1)
-    assert computed_once(model, "a", answer) == 3
-    # written to behind PyTorch's back: all weights, as training does
-    for weight in model.parameters():
-        weight.data.mul_(1.5)
-    assert computed_once(model, "a", answer) == 4
-    model.to(torch.bfloat16)
-    assert [computed_once(model, "a", answer) for _ in range(2)] == [5, 5]
-
-
 def test_hashes_follow_the_weights():
     model = tiny_model("llama").model
     first = wrap_model(model).weight_hash
     assert wrap_model(model).weight_hash == first
+    # written to behind PyTorch's back: all weights, as training does
+    for weight in model.parameters():
+        weight.data.mul_(1.5)
+    second = wrap_model(model).weight_hash
+    assert second != first
     with torch.no_grad():
         weight = next(model.parameters())
         weight[0, 0] += 1.0
-    assert wrap_model(model).weight_hash != first
+    assert wrap_model(model).weight_hash not in (first, second)
     with torch.no_grad():
         weight[0, 0] = torch.nan
     with pytest.raises(InputError, match="not finite"):

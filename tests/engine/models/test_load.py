@@ -81,7 +81,7 @@ def test_a_place_that_is_not_a_model(tmp_path):
     config = tmp_path / "config.json"
     for text, message in (
         ("{", "config.json cannot be read"),
-        ("{}", "names no model_type"),
+        ("{}", "model_type is None; it must be a name"),
         ('{"model_type": "mamba"}', "'mamba', which is not supported"),
     ):
         config.write_text(text)

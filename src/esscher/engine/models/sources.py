@@ -187,9 +187,7 @@ def check_model_folder(name: str, folder: Path) -> None:
         raise InputError(f"the folder {name!r} is not a model: it has no config.json{hint}")
     fields = read_config(config)
     kind = fields.get("model_type")
-    if not kind:
-        raise InputError(f"{config} names no model_type; the folder {name!r} is not a model")
-    if not isinstance(kind, str):
+    if not kind or not isinstance(kind, str):
         raise InputError(f"{config}: model_type is {shortened(kind)}; it must be a name")
     family_of(kind, name)  # some that transformers does not know either
     check_settings(folder)
