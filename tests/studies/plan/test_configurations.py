@@ -37,13 +37,13 @@ def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     both = {"planned": planned, "uniform": planned._replace(tokens=each)}
     result = kept_layers(prompt, both, rules, ("a prompt", 0), 0)
     assert set(result) == {"planned", "uniform", *(rule.name for rule in rules)}
-    for name, own in result.items():
-        assert list(own) == reduced
+    for name, layers in result.items():
+        assert list(layers) == reduced
         # rules need no weights: one more token fits into the bytes of 25 with weights
-        assert count_kept(own) == (25 if name in both else 26) * 2 * len(reduced)
+        assert count_kept(layers) == (25 if name in both else 26) * 2 * len(reduced)
         # and a cache holds just that
-        cache = prompt.reduced(own)
-        assert [list(map(len, (kept.index for kept in own[i]))) for i in reduced] == cache.kept[
+        cache = prompt.reduced(layers)
+        assert [list(map(len, (kept.index for kept in layers[i]))) for i in reduced] == cache.kept[
             reduced if len(cache.kept) == 3 else slice(None)
         ].tolist()
     # the samples of another prompt are others

@@ -42,9 +42,9 @@ def test_effects_are_those_of_many_samples() -> None:
     for _ in range(300):
         kept = []
         for g in range(2):
-            own = scores[g].numpy().astype(np.float64)[others]
-            probabilities = Inclusion(own, POWERS[1]).probabilities(597)
-            taken = rng.random(len(own)) < probabilities
+            head_scores = scores[g].numpy().astype(np.float64)[others]
+            probabilities = Inclusion(head_scores, POWERS[1]).probabilities(597)
+            taken = rng.random(len(head_scores)) < probabilities
             index = np.concatenate([np.flatnonzero(certain), others[taken]])
             weight = np.concatenate([np.zeros(3), -np.log(probabilities[taken])])
             kept.append(Kept(torch.from_numpy(index), torch.from_numpy(weight).float()))
@@ -81,7 +81,7 @@ def test_effects_of_the_largest_are_squares_of_what_they_move() -> None:
     scores, certain, (effect, square, _) = effects_of(inputs, prefix, gradients, sizes)
     dense = inputs.attend(torch.float32)[0]
     for s, size in enumerate(sizes):
-        kept = [select_keys("topk", own, certain, size) for own in scores]
+        kept = [select_keys("topk", head_scores, certain, size) for head_scores in scores]
         delta = reduced_attention(inputs, kept, prefix) - dense
         error = delta.square().sum(-1).mean(-1)
         # query heads that share keys are moved together

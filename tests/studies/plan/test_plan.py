@@ -137,16 +137,16 @@ def test_all_tokens_cost_nothing():
 
 
 def test_what_is_predicted_is_what_it_costs():
-    """In nats, where errors are small: on the same passages, in other samples."""
+    """In nats, where errors are small: on the same passages, in realised_error samples."""
     more = {"budget": 0.9, "passages": 8, "check_passages": 8}
     result = plan(tiny(), prose(0), check=prose(0), **(DECODER | more))
     realised, low, high = result["kl"].sel(configuration="planned").values
     predicted, _, upper = result["predicted_kl"].values
-    own = (upper - predicted) / stats.t.ppf(0.975, 7)
-    other = (high - low) / (2 * stats.t.ppf(0.975, 7))
-    assert abs(predicted - realised) < 4 * np.hypot(own, other)
+    predicted_error = (upper - predicted) / stats.t.ppf(0.975, 7)
+    realised_error = (high - low) / (2 * stats.t.ppf(0.975, 7))
+    assert abs(predicted - realised) < 4 * np.hypot(predicted_error, realised_error)
     # the errors above are small enough to see a wrong unit
-    assert np.hypot(own, other) < 0.5 * realised
+    assert np.hypot(predicted_error, realised_error) < 0.5 * realised
 
 
 def test_heads_that_keep_all_tokens_have_no_error():

@@ -155,7 +155,7 @@ def _without_padding(ids: Tensor, mask: Tensor | None) -> list[Tensor]:
 
 
 @torch.no_grad()
-def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: int = CHUNK) -> None:
+def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any]) -> None:
     """Let a model repeat the tokens of a call that is over, and decide what is kept of them.
 
     Parameters
@@ -166,8 +166,6 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
         The cache, whose layers wait.
     kwargs
         Arguments of the call.
-    chunk
-        Tokens that are repeated at a time.
     """
     ids, mask, places = (kwargs.get(n) for n in ("input_ids", "attention_mask", "position_ids"))
     assert ids is not None
@@ -177,10 +175,10 @@ def repeat_read(module: nn.Module, cache: Any, kwargs: dict[str, Any], chunk: in
         by_text = _without_padding(places.expand(len(ids), -1), mask)
         behind = torch.stack([p[-1] + 1 if len(p) else places.new_zeros(()) for p in by_text])
     sliding = [layer for layer in cache.layers if layer.is_sliding]
-    for begin in range(0, max(map(len, texts)), chunk):
+    for begin in range(0, max(map(len, texts)), CHUNK):
         reads, rows = [], []
         for text in texts:
-            part = text[begin : begin + chunk]
+            part = text[begin : begin + CHUNK]
             read = cache.instruction.reading(part, text[:begin] if begin else None)
             reads.append(read if len(part) else part)
             rows.append((len(reads[-1]) - len(part), len(reads[-1])))
