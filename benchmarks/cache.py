@@ -248,13 +248,14 @@ class Comparison:
     def _item(self, item: Any, calibration: Calibration, cell: Cell, arms: Sequence[Arm]) -> None:
         began = time.monotonic()
         prompt = read_prompt(self.loaded, item.context, calibration, arms)
-        cell.about["dense"] = _answered(*ask(self.loaded, prompt.cache, item))
+        (answer,) = ask(self.loaded, prompt.cache, item)
+        cell.about["dense"] = _answered(*answer)
         named = (f"task {item.task} {item.haystack}", item.number)
         for some in batched(arms, TOGETHER):
             kept = [arm.keep(prompt, named) for arm in some]
             answers = ask(self.loaded, prompt.reduced(*kept), item, len(some))
-            for arm, own, found in zip(some, kept, answers, strict=True):
-                cell.add(arm, own, calibration, **_answered(found))
+            for arm, layers, answer in zip(some, kept, answers, strict=True):
+                cell.add(arm, layers, calibration, **_answered(*answer))
         cell.write()
         print(f"{cell.path.parent}: {time.monotonic() - began:.0f} s", flush=True)
 
@@ -303,8 +304,8 @@ def fingerprint(kept: KeptLayers) -> int:
     return hash(b"".join(x.numpy().tobytes() for x in arrays))
 
 
-def _answered(found: Any) -> dict[str, Any]:
-    return {"score": found.score, "log_probability": found.log_probability, "answer": found.text}
+def _answered(text: str, score: float, log_probability: float) -> dict[str, Any]:
+    return {"score": score, "log_probability": log_probability, "answer": text}
 
 
 def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Namespace) -> None:

@@ -156,7 +156,7 @@ BAD = [
         "sizes go up to 40, but a context of 48 has only 36 keys",
     ),
     ({"sizes": [0, 4]}, "sizes is"),
-    ({"passages": 40}, "only 8 whole passages of 48 tokens, but 40"),
+    ({"passages": 40}, "only 8 of 40 whole passages of 48 tokens"),
 ]
 
 
