@@ -2,10 +2,10 @@
 
     python -m benchmarks.cache DATA --out FOLDER --part curves,lengths,tasks,ablation,small
 
-DATA is a folder with wikipedia-en.txt (calibration), novel-en.txt and biomedical-en.txt; code comes
-with Esscher. Every passage and every item of a task is a file of its own, FOLDER/PART/.../
-results.json, written whole; what is there is not done again, so that a run that was stopped goes
-on. A prompt is read once for all that looks at it.
+DATA is the folder that benchmarks.texts makes; plans are made from its encyclopedia. Every passage
+and every item of a task is a file of its own, FOLDER/PART/.../results.json, written whole; what is
+there is not done again, so that a run that was stopped goes on. A prompt is read once for all that
+looks at it.
 
 - curves: KL to dense against the share of the bytes, for all rules in 16, 8 and 4 bits;
 - lengths: the same at one budget, for other lengths of the prompt;
@@ -46,15 +46,13 @@ from esscher.engine.text.packing import first_passages
 from esscher.studies.plan.check import PURPOSE, KeptLayers, count_kept
 
 CALIBRATION = "wikipedia-en.txt"
-#: Unseen texts; the one in which tasks hide their sentences.
-TEXTS = {
-    "novel": "novel-en.txt",
-    "biomedical": "biomedical-en.txt",
-    "code": "demo:code",
-    "german": "technical-de.txt",
-    "french": "technical-fr.txt",
-    "articles": "wikitext2-test.txt",
-}
+#: Texts that no constant was chosen on, and the code that comes with Esscher, on which some were.
+UNSEEN = (
+    *("novel", "plays", "speeches", "articles", "biomedical", "tables"),
+    *("python", "c", "javascript", "german", "french", "japanese", "chinese"),
+)
+DEVELOPMENT = "code"
+#: The text in which tasks hide their sentences.
 HAYSTACK, HAYSTACK_PASSAGES = "novel", 4
 #: Name of the calibration text in a trial.
 CALIBRATION_TEXT = "calibration"
@@ -371,8 +369,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--part", type=_numbers(str), default=PARTS, help="such as curves,tasks")
     parser.add_argument("--model", default="demo:smollm2", help="a decoder")
     parser.add_argument("--dtype", default="bfloat16", help="of the dense cache, for its bytes")
+    parser.add_argument("--weights", default="float32", help="type of the weights")
     parser.add_argument("--rules", type=_numbers(str), default=tuple(RULES), help="published")
-    parser.add_argument("--texts", type=_numbers(str), default=tuple(TEXTS), help="unseen texts")
+    parser.add_argument("--texts", type=_numbers(str), default=UNSEEN, help="unseen texts")
     parser.add_argument("--passages", type=int, help="passages of each text")
     parser.add_argument("--prefix", type=int, default=PREFIX, help="of curves, ablation and small")
     parser.add_argument("--lengths", type=_numbers(int), default=LENGTHS, help="other prefixes")
@@ -395,10 +394,10 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.part) - set(PARTS):
         parser.error(f"there is no part {unknown.pop()!r}; choose among {', '.join(PARTS)}")
-    loaded = load_model(options.model)
+    loaded = load_model(options.model, dtype=options.weights)
     _check_folder(options.out, loaded)
     data: Path = options.data
-    texts = {n: t if t.startswith("demo:") else data / t for n, t in TEXTS.items()}
+    texts = {name: data / f"{name}.txt" for name in UNSEEN} | {DEVELOPMENT: "demo:code"}
     place = options.out / "calibration"
     sources = Sources(loaded, data / CALIBRATION, place, dtype=options.dtype)
     comparison = Comparison(sources, texts, options.out, options.texts)

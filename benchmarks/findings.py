@@ -61,7 +61,15 @@ def scripts(data: Path, runs: Path) -> dict[str, list[list[str]]]:
     return {
         "budgets": [["benchmarks.budgets", str(data), "demo:smollm2", "--out", str(runs / "b")]],
         "cache": [
-            ["benchmarks.cache", str(data), "--model", "demo:smollm2", "--out", str(cache)],
+            ["benchmarks.texts", str(data), str(runs / "texts")],
+            [
+                "benchmarks.cache",
+                str(runs / "texts"),
+                "--model",
+                "demo:smollm2",
+                "--out",
+                str(cache),
+            ],
             ["benchmarks.cache_tables", str(cache)],
         ],
     }
