@@ -10,7 +10,7 @@ from benchmarks.cache_plans import Calibration, scores_of
 from esscher.engine.attention.bits import ALL_BITS, EXACT, Bits
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.cache import ObservedPrompt
-from esscher.engine.cache.published import RULES, Rule, rule_named
+from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import select_keys
 from esscher.studies.plan.check import KeptLayers, Named, bits_of, kept_by_rule, sample_start
 from esscher.studies.plan.predict import Budgets
@@ -134,7 +134,7 @@ def compared(
             uniform_arm(calibration, budget),
             *(
                 rule_arm(rule, budget, calibration, (bits, bits))
-                for rule in map(rule_named, rules)
+                for rule in map(RULES.__getitem__, rules)
                 for bits in (16, 8, 4)
             ),
         )

@@ -1,7 +1,7 @@
 """Do our versions of published rules do what those of kvpress do? Both run on the same tokens.
 
     python -m benchmarks.kvpress --text BOOK.txt              # all rules, 3 passages, 25%
-    python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv:expected --prefix 512
+    python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv --prefix 512
     python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy   # budgets of a plan
 
 kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
@@ -33,7 +33,7 @@ from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
 from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import keeping_for
 from esscher.engine.cache.cache import ObservedPrompt
-from esscher.engine.cache.published import RULES, Rule, rule_named
+from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws
@@ -69,13 +69,10 @@ class Comparison:
 
 def press_for(rule: Rule, prefix: int, each: int) -> dict[str, Any]:
     """Describe the press of a rule; presses take ratios, and round them down."""
-    kind, _, scorer = rule.name.partition(":")
-    spec: dict[str, Any] = {"name": rule.name, "kind": kind, "ratio": 1 - (each + 0.5) / prefix}
-    if scorer:
-        spec["scorer"] = scorer
-    if kind == "kvzip":  # which rounds what is dropped in all heads together
-        spec["ratio"] = 1 - each / prefix + 1e-9
-    return spec
+    ratio = 1 - (each + 0.5) / prefix
+    if rule.name == "kvzip":  # which rounds what is dropped in all heads together
+        ratio = 1 - each / prefix + 1e-9
+    return {"name": rule.name, "kind": rule.name, "ratio": ratio}
 
 
 def measure_ours(
@@ -118,7 +115,7 @@ def measure_ours(
 def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
     """Run everything, print a table, write the results."""
     prefix, each = chosen.prefix, round(chosen.budget * chosen.prefix)
-    rules = [rule_named(name) for name in chosen.rules.split(",")]
+    rules = [RULES[name] for name in chosen.rules.split(",")]
     length = prefix + QUERIES
     passages = first_passages(loaded, chosen.text, chosen.passages, length).passages
     found = {rule.name: Comparison() for rule in rules}
@@ -186,9 +183,9 @@ def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
                 "curves": "plan.npy",
             }
         )
-        for name in (scorer, f"adakv:{scorer}"):
-            press = press_for(rule_named(name), prefix, each)
-            presses.append(press | {"name": name, "scorer": scorer})
+        for kind, name in ((scorer, scorer), ("adakv", f"adakv:{scorer}")):
+            ratio = 1 - (each + 0.5) / prefix
+            presses.append({"name": name, "kind": kind, "scorer": scorer, "ratio": ratio})
     return presses
 
 

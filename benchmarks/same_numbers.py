@@ -209,7 +209,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         query_count=12,
         passages=3,
         check_passages=2,
-        against="snapkv,adakv,streaming,kvzip,adakv:expected",
+        against="snapkv,adakv,streaming,kvzip",
         tasks="values,needle",
         task_items=2,
     ),

@@ -13,7 +13,7 @@ from benchmarks.cache_tables import ALL
 from benchmarks.front import CURVES, DECODE
 
 from esscher.core.shown import two_digits
-from esscher.studies.plan.view import name_of
+from esscher.studies.plan.view import NAMES
 from tests.docs.pages import ROOT, blocks, command_lines
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ def test_gains_of_plans_are_those_of_the_finding(text: str, budget: float) -> No
     page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
     start = f"| {where}, {100 * budget:g}%"
     (line,) = (line for line in page.splitlines() if line.startswith(start))
-    assert line.endswith(f"| {uniform} | {name_of(closest)}, {rule} |")
+    assert line.endswith(f"| {uniform} | {NAMES[closest]}, {rule} |")
 
 
 @pytest.mark.parametrize("budget", [0.0625, 0.125, 0.25])
@@ -90,7 +90,7 @@ def test_gains_at_equal_bytes_are_those_of_the_finding(budget: float) -> None:
 
     page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
     line = next(x for x in page.splitlines() if x.startswith(f"| {100 * budget:g}% | "))
-    bits = f"{name_of(closest)} in {rules['bits'][closest]:.0f} bits"
+    bits = f"{NAMES[closest]} in {rules['bits'][closest]:.0f} bits"
     assert line == (
         f"| {100 * budget:g}% | {cell('planned', 'kl')} | {cell('uniform', 'over_planned')} | "
         f"{bits}, {cell(closest, 'over_planned')} | {rows.loc['planned', 'top1']:.1%} |"

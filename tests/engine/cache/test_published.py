@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from esscher.core.errors import InputError
-from esscher.engine.cache.published import RULES, Expected, KVzip, rule_named
+from esscher.engine.cache.published import RULES, KVzip
 from esscher.engine.cache.repeating import repeat_prompt
-from esscher.engine.models.weights import rotate, rotate_back
+from esscher.engine.models.weights import rotate
 from tests.engine.cache.plans import prompts
 from tests.engine.cache.reading import (
     PROMPT,
@@ -36,13 +36,6 @@ def grouped(layer, per_head):
     return per_head.view(layer.key_heads, -1, *per_head.shape[1:])
 
 
-def unrotated(layer, head):
-    query = layer.inputs.q[0, head]
-    if layer.rotation is None:
-        return query
-    return rotate_back(query, *layer.rotation(torch.arange(len(query))))
-
-
 def test_rotation_of_some_dimensions_that_also_scales():
     generator = torch.Generator().manual_seed(0)
     states, angle = torch.randn(7, 6, generator=generator), torch.randn(7, 2, generator=generator)
@@ -50,7 +43,6 @@ def test_rotation_of_some_dimensions_that_also_scales():
     cos, sin = 1.3 * angle.cos(), 1.3 * angle.sin()
     turned = rotate(states, cos, sin)
     assert torch.equal(turned[:, 4:], states[:, 4:])
-    same(rotate_back(turned, cos, sin), states)
     same(turned[:, :4].norm(dim=1), 1.3 * states[:, :4].norm(dim=1))
 
 
@@ -75,35 +67,6 @@ def test_snapkv(name):
         scores = SNAPKV.score(layer)
         same(scores[:, :before], expected)
         same(scores[:, before:], (expected.max() + 1).expand(layer.key_heads, WINDOW))
-
-
-@pytest.mark.parametrize("name", ["llama", "smollm3", "gpt2"])
-def test_expected(name):
-    """The formula, with rotation matrices written out."""
-    future = 30
-    for layer in layers_of(decoder(name), prompts([PROMPT])[0]):
-        d, rule = layer.inputs.q.shape[-1], Expected(future=future)
-        turn = torch.eye(d, dtype=torch.float64)
-        if layer.rotation is not None:
-            cos, sin = layer.rotation(torch.arange(PROMPT, PROMPT + future))
-            quarter = torch.zeros(d, d, dtype=torch.float64)
-            for i in range(d // 2):
-                quarter[i, i + d // 2], quarter[i + d // 2, i] = -1, 1
-            turn = torch.diag(cos.double().mean(0)) + torch.diag(sin.double().mean(0)) @ quarter
-        weights = []
-        for h in range(layer.inputs.q.shape[1]):
-            query = unrotated(layer, h)[4:].double()
-            mean, covariance = turn @ query.mean(0), torch.cov(query.T, correction=0)
-            covariance = turn @ covariance @ turn.T
-            keys = layer.inputs.k[0, h // layer.inputs.group, 4:].double()
-            scaling = layer.inputs.scaling
-            logits = [scaling * k @ mean + scaling**2 * k @ covariance @ k / 2 for k in keys]
-            weights.append(torch.softmax(torch.stack(logits), dim=0))
-        expected = grouped(layer, torch.stack(weights)).mean(1)
-        expected *= layer.inputs.v[0, :, 4:].double().norm(dim=-1)
-        scores = rule.score(layer)
-        same(scores[:, 4:], expected)
-        assert bool((scores[:, :4] > scores[:, 4:].max()).all())
 
 
 @pytest.mark.parametrize("chunk", [2048, 30])
@@ -174,12 +137,6 @@ def test_heads_of_adakv_and_layers_of_kvzip_compete():
     layers = torch.zeros(2, 1, 10)
     layers[0, 0, 4:] = 1.0
     assert indices(RULES["kvzip"].keep(list(layers), 6)) == [[[*range(8)]], [[0, 1, 2, 3]]]
-
-
-@pytest.mark.parametrize("name", ["h2o", "", "adakv:kvzip", "snapkv:nothing"])
-def test_names_that_are_not_known(name):
-    with pytest.raises(InputError, match="choose among streaming, snapkv"):
-        rule_named(name)
 
 
 def test_bad_requests():

@@ -13,7 +13,7 @@ from esscher.engine.text.items import ask, task_item
 from esscher.studies.plan.study import PUBLISHED
 from tests.studies.plan.small import prose, roomy
 
-NAMES = {"planned", "uniform", *PUBLISHED, "adakv:expected", "adakv:streaming"}
+NAMES = {"planned", "uniform", *PUBLISHED}
 
 
 def part(result, name):

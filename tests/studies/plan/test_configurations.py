@@ -7,7 +7,7 @@ import pytest
 
 from esscher.engine.cache.budgets import Keeping
 from esscher.engine.cache.cache import ObservedPrompt
-from esscher.engine.cache.published import RULES, rule_named
+from esscher.engine.cache.published import RULES
 from esscher.studies.plan.check import count_kept, kept_layers
 from esscher.studies.plan.predict import Budgets
 from tests.engine.cache.plans import prompts
@@ -28,7 +28,7 @@ def budgets(selection, layers=3):
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_everything_keeps_as_much_in_layers_without_a_window(name, selection):
     loaded, ids = decoder(name), prompts([COUNT])[0].numpy()
-    rules = (*RULES.values(), rule_named("adakv:expected"))
+    rules = tuple(RULES.values())
     prompt = ObservedPrompt(loaded, ids, Keeping(sinks=2, recent=4), rules=rules)
     planned = budgets(selection)
     reduced = list(prompt.scores)

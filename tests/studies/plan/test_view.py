@@ -11,7 +11,7 @@ import esscher
 from esscher.cli.study import print_result
 from esscher.core.errors import InputError
 from esscher.studies.plan.charts import ERRORS, MEASURES
-from esscher.studies.plan.view import name_of
+from esscher.studies.plan.view import NAMES
 from tests.show.drawn import panel_rows, texts
 from tests.studies.plan.small import DECODER, prose, tiny
 
@@ -57,9 +57,9 @@ def test_costs_are_what_was_measured(small_plan):
     for number, (title, measure) in enumerate(MEASURES.items()):
         assert title in written
         shown = {row["configuration"]: row for row in panel_rows(chart, number, "value")}
-        assert set(shown) == {name_of(name) for name in frame.index}
+        assert set(shown) == {NAMES[name] for name in frame.index}
         for name, values in frame.iterrows():
-            row = shown[name_of(name)]
+            row = shown[NAMES[name]]
             ends = [values[measure + end] for end in ("", "_low", "_high")]
             assert [row["value"], row["low"], row["high"]] == pytest.approx(ends, rel=1e-5)
 
@@ -126,16 +126,16 @@ def test_answers_are_printed_and_drawn(asked, capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     dense = [row for row in rows if row[:1] == ["dense"]]
     assert ["dense", *["dense", "cannot"] * 3] in dense
-    answered = asked["log_probability"].sel(task="values", configuration="adakv:expected")
+    answered = asked["log_probability"].sel(task="values", configuration="adakv")
     cell = f"({answered.values[0]:.2f})"
-    assert any(row[:1] == ["adakv:expected"] and cell in row for row in rows)
+    assert any(row[:1] == ["adakv"] and cell in row for row in rows)
     chart = asked.plot("tasks")
     assert {"needle: dense cannot", "values: dense cannot"} <= set(texts(chart))
     for number, (_, scores) in enumerate(asked.table("tasks").groupby("task", sort=False)):
         if number < 2:  # all of them is no panel
             shown = {row["label"]: row for row in panel_rows(chart, number, "value")}
             for row in scores.to_dict("records"):
-                bar = shown.pop(f"{name_of(row['configuration'])}: {row['score']:.0%}")
+                bar = shown.pop(f"{NAMES[row['configuration']]}: {row['score']:.0%}")
                 assert bar["high"] == pytest.approx(row["score_high"], abs=1e-5)
             assert not shown
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from esscher.core.errors import InputError
 from esscher.core.validation import as_dim
 from esscher.engine.models.inputs import LayerInputs
-from esscher.engine.models.weights import Rotation, rotate, rotate_back
+from esscher.engine.models.weights import Rotation
 
 #: Queries taken at a time: a block of weights has so many rows, and a column for every key.
 BLOCK = 256
@@ -215,70 +215,13 @@ class SnapKV(Rule):
 
 
 @dataclass(frozen=True)
-class Expected(Rule):
-    """Expected attention times the norm of the value.
-
-    Queries before their rotation are taken for normal with the mean and the covariance of the
-    prompt's own; with R the mean rotation of the positions to come, a key k has the expected weight
-
-        E exp(a <q, k>)  ~  exp(a <R m, k> + a^2 <k, R S R' k> / 2),
-
-    a the factor of the logits, normalised over the keys. A soft bound of the logits is left out.
-
-    Attributes
-    ----------
-    sinks
-        First tokens that are kept, and whose queries are left out: they are unlike others.
-    future
-        Number of positions to come.
-    """
-
-    cite = (
-        "Devoto et al., Expected Attention: KV Cache Compression by Estimating Attention from "
-        "Future Queries Distribution, arXiv 2510.00636"
-    )
-    sinks: int = 4
-    future: int = 512
-
-    def score(self, layer: PromptLayer) -> Tensor:
-        """Expected weights, mean over the heads that share a key, times norms of values."""
-        layer.check_longer(self, self.sinks)
-        inputs, rotation, text = layer.inputs, layer.rotation, slice(self.sinks, layer.prompt)
-        device, scaling = inputs.q.device, inputs.scaling
-        # mean rotation of the positions to come, a matrix [d, d] that acts from the right
-        turn = torch.eye(inputs.q.shape[-1], device=device)
-        if rotation is not None:
-            future = torch.arange(layer.prompt, layer.prompt + self.future, device=device)
-            cos, sin = rotation(future)
-            turn = rotate(turn, cos.mean(0), sin.mean(0))
-        rows = []
-        for g in range(layer.key_heads):
-            keys, values = (x[0, g, text].to(torch.float32) for x in (inputs.k, inputs.v))
-            heads = []
-            for h in layer.query_heads(g):
-                query = inputs.q[0, h].to(torch.float32)
-                if rotation is not None:
-                    positions = inputs.offset + torch.arange(len(query), device=device)
-                    query = rotate_back(query, *rotation(positions))
-                query = query[self.sinks :]
-                mean = query.mean(0)
-                spread = (query - mean) @ turn / len(query) ** 0.5
-                covariance = spread.T @ spread
-                logits = scaling * keys @ (mean @ turn)
-                logits += scaling**2 / 2 * ((keys @ covariance) * keys).sum(-1)
-                heads.append(torch.softmax(logits, dim=-1))
-            rows.append(torch.stack(heads).mean(0) * torch.linalg.vector_norm(values, dim=-1))
-        return padded(torch.stack(rows), self.sinks, 0).cpu()
-
-
-@dataclass(frozen=True)
 class AdaKV(Rule):
-    """The heads of a layer share its budget, tokens competing by their scores.
+    """The heads of a layer share its budget, tokens competing by SnapKV's scores.
 
     Attributes
     ----------
     scorer
-        Scores the tokens; SnapKV is the published one.
+        Scores the tokens.
     safeguard
         Share of the mean budget that every head keeps.
     """
@@ -287,13 +230,8 @@ class AdaKV(Rule):
         "Feng et al., Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for "
         "Efficient LLM Inference, arXiv 2407.11550"
     )
-    scorer: Rule = field(default_factory=SnapKV)
+    scorer: SnapKV = field(default_factory=SnapKV)
     safeguard: float = 0.2
-
-    @property
-    def name(self) -> str:
-        """Name of the rule, with that of the scorer if it is another than the published one."""
-        return "adakv" if isinstance(self.scorer, SnapKV) else f"adakv:{self.scorer.name}"
 
     def score(self, layer: PromptLayer) -> Tensor:
         """As the scorer."""
@@ -361,26 +299,5 @@ class KVzip(Rule):
         return [kept[i * key_heads : (i + 1) * key_heads] for i in range(layers)]
 
 
-#: Rules over which AdaKV works.
-SCORERS: dict[str, Rule] = {rule.name: rule for rule in (Streaming(), SnapKV(), Expected())}
 #: Rules by name.
-RULES: dict[str, Rule] = SCORERS | {rule.name: rule for rule in (AdaKV(), KVzip())}
-
-
-def rule_named(name: str) -> Rule:
-    """Return the rule of a name; ``adakv:expected`` is AdaKV over the scores of another rule.
-
-    Raises
-    ------
-    InputError
-        Naming the rules that there are.
-    """
-    rule, _, scorer = name.partition(":")
-    if not scorer and name in RULES:
-        return RULES[name]
-    if rule == "adakv" and scorer in SCORERS:
-        return AdaKV(SCORERS[scorer])
-    raise InputError(
-        f"there is no rule {name!r}; choose among {', '.join(RULES)}, or adakv with a colon and "
-        f"one of {', '.join(SCORERS)}"
-    )
+RULES: dict[str, Rule] = {rule.name: rule for rule in (Streaming(), SnapKV(), AdaKV(), KVzip())}

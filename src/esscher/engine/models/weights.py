@@ -134,9 +134,3 @@ def rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = turned.chunk(2, dim=-1)
     quarter = torch.cat([-second, first], dim=-1)  # turned by 90 degrees
     return torch.cat([turned * cos + quarter * sin, rest], dim=-1)
-
-
-def rotate_back(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Undo :func:`rotate`; embeddings that also scale are scaled back."""
-    square = cos.square() + sin.square()
-    return rotate(states, cos / square, -sin / square)

@@ -28,7 +28,7 @@ from esscher.show.frames import records
 from esscher.show.theme import limits
 from esscher.studies.plan.result import PlanResult
 from esscher.studies.plan.study import ALL, FACTOR, PlanData
-from esscher.studies.plan.view import RATIO, TABLES, name_of
+from esscher.studies.plan.view import NAMES, RATIO, TABLES
 
 if TYPE_CHECKING:
     import altair as alt
@@ -125,7 +125,7 @@ def tasks(result: PlanResult) -> ChartType:
     for task, scores in frame[frame["task"] != ALL].groupby("task", sort=False):
         rows = [
             {
-                "label": f"{name_of(row['configuration'])}: {row['score']:.0%}",
+                "label": f"{NAMES[row['configuration']]}: {row['score']:.0%}",
                 "value": row["score"],
                 "low": row["score_low"],
                 "high": row["score_high"],
@@ -203,8 +203,8 @@ def _cost(result: PlanResult, title: str) -> ChartType:
     frame, measure = result.table("check").set_index("configuration"), MEASURES[title]
     rows = [
         {
-            "configuration": name_of(name),
-            "label": f"{name_of(name)}: {frame[measure][name]:.3g}",
+            "configuration": NAMES[name],
+            "label": f"{NAMES[name]}: {frame[measure][name]:.3g}",
             "value": frame[measure][name],
             "low": frame[f"{measure}_low"][name],
             "high": frame[f"{measure}_high"][name],

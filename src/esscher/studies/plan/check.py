@@ -25,7 +25,7 @@ from esscher.core.validation import Array
 from esscher.core.variables import joined
 from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, Bits, list_bytes
 from esscher.engine.cache.cache import ObservedPrompt
-from esscher.engine.cache.published import Rule, rule_named
+from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import reduced_attention, select_keys
 from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
@@ -221,7 +221,7 @@ def item_cell(
     loaded: LoadedModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
 ) -> xr.Dataset:
     """Ask the question of an item with a dense cache, and with those of all configurations."""
-    rules = [rule_named(name) for name in settings.against]
+    rules = [RULES[name] for name in settings.against]
     prompt = ObservedPrompt(loaded, item.context, settings.keeping, settings.score, rules)
     named = f"task {item.task} {item.haystack}", item.number
     kept = kept_layers(prompt, budgets, rules, named, settings.seed)

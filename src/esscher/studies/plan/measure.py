@@ -22,7 +22,7 @@ from esscher.core.streams import random_stream
 from esscher.core.variables import joined
 from esscher.engine.attention.bits import EXACT
 from esscher.engine.cache.cache import check_reducible
-from esscher.engine.cache.published import rule_named
+from esscher.engine.cache.published import RULES
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import check_supported
@@ -199,7 +199,7 @@ def _passage_cell(
     budgets: Mapping[str, Budgets],
     settings: PlanSettings,
 ) -> xr.Dataset:
-    rules = [rule_named(rule) for rule in settings.against if name.startswith("check")]
+    rules = [RULES[rule] for rule in settings.against if name.startswith("check")]
     with opened_model(model) as loaded:
         prefix, keeping = settings.prefix, settings.keeping
         read = read_passage(loaded, passage, prefix, keeping, settings.score, rules)

@@ -55,9 +55,7 @@ RETRIEVAL_OF = 3
 #: Shortest cache in which retrieval passages can hide what they ask for.
 SHORTEST_RETRIEVAL = 192
 #: Published rules by the names that ``--against`` takes.
-PUBLISHED = ("streaming", "snapkv", "expected", "adakv", "kvzip")
-#: Rules over whose scores AdaKV can work, besides SnapKV.
-WRAPPED = ("streaming", "expected")
+PUBLISHED = ("streaming", "snapkv", "adakv", "kvzip")
 #: Configurations that are measured besides published rules.
 BASE = ("dense", "planned", "uniform")
 #: A head's prediction counts as right within this factor.
@@ -330,7 +328,7 @@ class PlanStudy(ModelStudy[PlanSettings]):
         tuple[str, ...] | None,
         option(
             "Published methods to compare the plan with (default snapkv,streaming; "
-            f"all: {', '.join(PUBLISHED)}; also adakv:expected and the like)."
+            f"all: {', '.join(PUBLISHED)})."
         ),
     ] = None
     tasks: Annotated[
@@ -437,12 +435,10 @@ class PlanStudy(ModelStudy[PlanSettings]):
         """Published rules that the plan is compared with."""
         if self.against is None:
             return () if self.check is None else ("snapkv", "streaming")
-        wrapped = tuple(f"adakv:{name}" for name in WRAPPED)
-        _check_names("against", self.against, (*PUBLISHED, *wrapped), "all")
+        _check_names("against", self.against, PUBLISHED, "all")
         if self.check is None:
             raise InputError("against is part of a check; give a text with --check")
-        names = (*PUBLISHED, *self.against) if "all" in self.against else self.against
-        return tuple(dict.fromkeys(name for name in names if name != "all"))
+        return PUBLISHED if "all" in self.against else tuple(dict.fromkeys(self.against))
 
     def check_texts(self) -> None:
         """Refuse texts that cannot be read."""

@@ -23,7 +23,6 @@ NAMES = {
     "uniform": "uniform",
     "streaming": "StreamingLLM",
     "snapkv": "SnapKV",
-    "expected": "Expected Attention",
     "adakv": "AdaKV",
     "kvzip": "KVzip",
 }
@@ -42,12 +41,6 @@ ANSWERS = var(
     help="exact matches; in brackets the log-probability of the right answer, in nats per token; "
     "all: without tasks that the dense model itself fails",
 )
-
-
-def name_of(configuration: str) -> str:
-    """Return what a configuration is called in sentences and charts."""
-    rule, _, scorer = configuration.partition(":")
-    return f"{NAMES[rule]} ({NAMES[scorer]})" if scorer else NAMES[rule]
 
 
 def number(array: xr.DataArray) -> Number:
@@ -239,7 +232,7 @@ def advice(result: PlanResult) -> str:
     """Return what is closest to dense of all that was measured, as a sentence."""
     data, best = PlanData(result.data), result.best
     called = {"planned": "the plan", "uniform": "uniform budgets"}
-    names = [called.get(name) or name_of(name) for name in best]
+    names = [called.get(name) or NAMES[name] for name in best]
     others = [name for name in data.kl["configuration"].values.tolist() if name != "dense"]
     if len(best) > 1:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
@@ -263,7 +256,7 @@ def advice(result: PlanResult) -> str:
     return (
         "Use the plan: it is closer to dense than everything else that was measured, "
         f"{_times(number(over.sel(configuration=nearest)))} closer than "
-        f"{called.get(nearest) or name_of(nearest)}, the best of all others."
+        f"{called.get(nearest) or NAMES[nearest]}, the best of all others."
     )
 
 
@@ -288,7 +281,7 @@ def task_sentence(result: PlanResult) -> str:
     left_out = f" (left out, the dense model itself fails: {', '.join(failed)})" if failed else ""
     dense, planned = score.pop("dense"), score.pop("planned")
     best = max(score, key=score.__getitem__)
-    called = "uniform budgets" if best == "uniform" else name_of(best)
+    called = "uniform budgets" if best == "uniform" else NAMES[best]
     return (
         f" Questions about texts: {planned:.0%} right with the plan, {dense:.0%} dense, of "
         f"{int(data.items.sel(task=ALL))}{left_out}; {called} {score[best]:.0%}."
