@@ -7,7 +7,8 @@ and every item of a task is a file of its own, FOLDER/PART/.../results.json, wri
 there is not done again, so that a run that was stopped goes on. A prompt is read once for all that
 looks at it.
 
-- curves: KL to dense against the share of the bytes, for all rules in 16, 8 and 4 bits;
+- curves: KL to dense against the share of the bytes, for all rules in 16, 8 and 4 bits; with all
+  tokens kept, as "planned" for budget 1, it is rounding;
 - lengths: the same at one budget, for other lengths of the prompt;
 - tasks: questions about texts;
 - ablation: what is lost when a part of the plan is taken away;
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.cache_arms import Arm, ablations, compared, small
+from benchmarks.cache_arms import Arm, ablations, compared, everything_arm, small
 from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of, watchers
 from esscher.core.atomic import write_atomically
 from esscher.core.errors import InputError
@@ -323,9 +324,11 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
             wanted += [(score, budget) for score in scores for budget in options.budgets]
         calibration = sources.calibration(options.prefix, *passages_of(CALIBRATED), wanted)
         if "curves" in parts:
-            together["curves"] = compared(
-                calibration, options.curve_budgets, rules=options.rules, bits=options.bits
-            )
+            rules, bits = options.rules, options.bits
+            together["curves"] = [
+                everything_arm(calibration),
+                *compared(calibration, options.curve_budgets, rules=rules, bits=bits),
+            ]
         if "small" in parts:
             together["small"] = small(calibration, SMALL_BUDGETS)
             comparison.trial(together["small"], calibration, passages_of(CALIBRATED)[0])

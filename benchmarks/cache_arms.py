@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from benchmarks.cache_plans import Calibration, scores_of
 from esscher.engine.attention.bits import ALL_BITS, EXACT, Bits
 from esscher.engine.cache.budgets import Score
 from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import select_keys
+from esscher.engine.cache.storage import Kept
 from esscher.studies.plan.check import KeptLayers, Named, bits_of, kept_by_rule, sample_start
 from esscher.studies.plan.predict import Budgets
 
@@ -119,6 +122,19 @@ def uniform_arm(calibration: Calibration, budget: float) -> Arm:
     )
 
 
+def everything_arm(calibration: Calibration) -> Arm:
+    """All tokens as they are, as a plan for all bytes keeps them: the distance is rounding."""
+    count = calibration.prefix
+
+    def keep(prompt: ObservedPrompt, named: Named) -> KeptLayers:
+        return {
+            layer: [Kept(torch.arange(count), torch.zeros(count)) for _ in heads]
+            for layer, heads in prompt.scores.items()
+        }
+
+    return Arm("planned", 1.0, keep)
+
+
 def compared(
     calibration: Calibration,
     budgets: Iterable[float],
@@ -126,7 +142,7 @@ def compared(
     rules: Sequence[str] = tuple(RULES),
     bits: Sequence[int] = (16, 8, 4),
 ) -> list[Arm]:
-    """The plan, uniform budgets and all published rules, these in 16, 8 and 4 bits."""
+    """The plan, uniform budgets and all published rules, these in several bits."""
     return [
         arm
         for budget in budgets
