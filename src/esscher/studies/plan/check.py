@@ -217,7 +217,7 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
         difference[whole.repeat_interleave(inputs.group)] = 0.0
         square = difference.square().sum(-1).mean(-1)
         norm = exact.square().sum(-1).mean(-1)
-        errors.append((square / norm).sqrt().double().numpy())
+        errors.append((square / norm).sqrt().double().cpu().numpy())
 
     reader.read(measure)
     return np.stack(errors)
