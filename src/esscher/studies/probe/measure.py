@@ -27,7 +27,7 @@ from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, METRICS, needed_context
 from esscher.engine.text.collect import CloudFile, cloud_bytes, collect_cloud, visit_passages
 from esscher.engine.text.packing import Passage, PassageSet, read_passages
-from esscher.math.statistics import received_exponent, resampling_counts
+from esscher.math.statistics import find_sinks, received_khat, resampling_counts
 from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
@@ -301,8 +301,6 @@ RESAMPLES = 200
 #: of exponents are as large as stated, by root mean square, on MiniLM and SmolLM2 reading Wikipedia
 #: (docs/predictions.md has the others).
 LEFT_OUT = {"mean": 0.015, "cov": 0.045, "map": 0.012}
-#: Largest exponent of a number that floats hold.
-LARGE = 700.0
 #: Sinks that are listed.
 LISTED = 5
 
@@ -338,10 +336,9 @@ def describe_head(
     """
     moments, sizes, seed = numbers.coupled, settings.sizes, settings.seed
     asymptotic = exponents(moments.horizon)
-    sinks: Any = "auto" if apart is None else apart
-    burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
-    tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
-    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
+    received = numbers.received * len(numbers.tilts)
+    sinks = find_sinks(received) if apart is None else apart
+    order = sorted(map(int, sinks), key=lambda j: -numbers.received[j])
     absent = LISTED - len(order[:LISTED])
     # the relative output error at any n, and resamples of it over the queries
     keys = len(numbers.keys)
@@ -384,7 +381,7 @@ def describe_head(
         "spectrum": moments.spectrum,
         "log_burn_in": moments.log_burn_in,
         "frozen_share": moments.frozen_share(sizes[-1]),
-        "khat": [tail.k, *tail.interval],
+        "khat": received_khat(received, sinks),
         "ess": float(np.quantile(numbers.participation, 0.5)),
         "sink_share": float(numbers.received[order].sum()) if order else 0.0,
         "delimiter_share": delimiters,
