@@ -13,10 +13,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
+from esscher.core.variables import bounds
 
 #: One number per size, or per pair of sizes.
 Numbers: TypeAlias = tuple[float | None, ...]
@@ -141,20 +141,18 @@ def rank_correlation(x: Array, y: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def rank_correlation_interval(x: Array, y: Array) -> Estimate:
+def rank_correlation_interval(x: Array, y: Array) -> list[float]:
     """Spearman's correlation with its interval; neither for fewer than 4 pairs, or constants.
 
     Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
     """
     if len(x) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Estimate(value=None, interval=(None, None))
+        return bounds(None, None)
     value = rank_correlation(x, y)
     z = scipy.special.ndtri((1 + LEVEL) / 2)
     half = z * np.sqrt((1 + value**2 / 2) / (len(x) - 3))
     middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return Estimate(
-        value=value, interval=(float(np.tanh(middle - half)), float(np.tanh(middle + half)))
-    )
+    return [value, float(np.tanh(middle - half)), float(np.tanh(middle + half))]
 
 
 # How many replicates would decide what those at hand leave undecided.

@@ -19,7 +19,7 @@ from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.core.variables import BOUNDS, bounds, estimate, joined
+from esscher.core.variables import BOUNDS, bounds, joined
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_bounds
@@ -140,8 +140,7 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
             one_sided[i] = [psi[head] for head in measured.heads]
         if measured.products is not None and len(measured.heads) > 1:
             last = measured.products[0][:, -1]  # of mean outputs, at the largest size
-            for k, number in enumerate((effective_heads(last, seed), amplification(last, seed))):
-                shared[k, i] = estimate(number)
+            shared[:, i] = effective_heads(last, seed), amplification(last, seed)
     data.psi, data.psi_one_sided = horizon**2, one_sided
     data.effective_heads, data.amplification = shared
     data.largest = np.full(len(layers), sizes[-1])
