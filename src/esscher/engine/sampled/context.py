@@ -120,7 +120,6 @@ def measure_context(
         heads=tuple(range(heads)),
         sizes=sizes,
         errors=errors,
-        relative=norms(reference),
         reference_error=np.zeros(heads + 1),
         cov_error=None,
         products=None if gram is None else products,

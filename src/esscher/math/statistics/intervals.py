@@ -41,7 +41,6 @@ def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
 # wider, gives more undecided exponents, and never more that are called 1/2.
 
 RateClass: TypeAlias = Literal["at 1/2", "below", "above", "undecided"]
-Agreement: TypeAlias = Literal["agrees", "differs", "undecided"]
 
 #: Where the whole interval of an exponent must lie to be called 1/2.
 HALF: tuple[float, float] = (0.45, 0.55)
@@ -63,19 +62,6 @@ def rate_class(interval: Ends) -> RateClass:
     return "undecided"
 
 
-def agreement(interval: Ends, expected: float) -> Agreement:
-    """Whether an exponent agrees with an expected one: rules as for 1/2, around ``expected``.
-
-    It agrees only if its whole interval lies within 0.05 of it, and differs only if the interval
-    lies on one side of it; a wide interval decides nothing.
-    """
-    low, high = (None if end is None else end + 0.5 - expected for end in interval)
-    kind = rate_class((low, high))
-    if kind == "at 1/2":
-        return "agrees"
-    return "undecided" if kind == "undecided" else "differs"
-
-
 def rate_words(interval: Ends) -> str:
     """Class of an exponent as words that follow its interval."""
     name = rate_class(interval)
@@ -88,13 +74,6 @@ def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
     """How many exponents are in each class; every class is a key."""
     counts = Counter(rate_class(interval) for interval in intervals)
     return {name: counts[name] for name in CLASSES}
-
-
-def class_words(counts: dict[RateClass, int]) -> str:
-    """The counts as words, such as ``52 at 1/2, 1 below, 19 undecided``; "above" only if any is."""
-    return ", ".join(
-        f"{count} {name}" for name, count in counts.items() if count or name != "above"
-    )
 
 
 # Means, shares and rank correlations.

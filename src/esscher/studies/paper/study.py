@@ -8,9 +8,9 @@ result. A *claim* is judged from the sections it rests on (``claims.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -357,13 +357,6 @@ class PaperStudy(Study[PaperSettings]):
         str, option("Text that the models read: a file, a folder, demo:docs or demo:code.")
     ] = TEXT
     seed: Seed = 0
-
-    def checked(self) -> Self:
-        """Also take the names of claims as text: ``paper("ball")``, ``paper("ball,hardmax")``."""
-        claims = self.claims
-        if isinstance(claims, str):
-            return replace(self, claims=tuple(claims.replace(",", " ").split())).checked()
-        return super().checked()
 
     def known(self) -> PaperSettings:
         """Refuse claims, models and texts that there are not."""
