@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from esscher.studies.paper.synthetic import geometric, swept_head
-from esscher.studies.sweep import Sweep, sweep
+from esscher.studies.sweep import Sweep, study, sweep
 from esscher.studies.sweep.measure import METRICS
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
@@ -37,7 +37,8 @@ def run(
     alphas = [float(alpha) for alpha in np.geomspace(0.05, 50, 12)]
     options: dict[str, Any] = {"predict": precision is not None}
     if precision is not None:
-        options |= {"precision": precision, "max_replicates": ALL}
+        options["precision"] = precision
+        study.PATIENCE = ALL / FIRST
     start = time.process_time()
     found = sweep(
         swept_head("authors"),

@@ -47,7 +47,6 @@ FLAGS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
     "burn-in above n_max (was: burn-in)": lambda data: (
         data["log_burn_in"] > np.log(data["size"][-1])
     ),
-    "over 10% of queries frozen (was: frozen)": lambda data: data["frozen_share"] > 0.1,
     "median query below 4 tokens (was: hardmax)": lambda data: data["ess"] < 4,
     "over 30% in sinks (was: sinks)": lambda data: (
         data["sink_share"] + data["delimiter_share"] > 0.3

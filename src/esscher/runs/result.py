@@ -269,8 +269,7 @@ class HeadResult:
         rows = {"layer", "head"}, {"layer", "key_head"}
         view = next(view for view in self.result.views if set(view.rows) in rows)
         frame = view.shown(self.result)
-        axes = [axis for axis in ("head", "key_head") if axis in frame]
-        row = frame[(frame["layer"] == str(self.layer)) & (frame[axes[0]] == str(self.head))]
+        row = frame[(frame["layer"] == str(self.layer)) & (frame[view.rows[1]] == str(self.head))]
         return {str(name): str(row[name].iloc[0]) for name in frame.columns[2:] if len(row)}
 
     def curves(self) -> pd.DataFrame:
@@ -285,9 +284,10 @@ class HeadResult:
         if curves is None:
             raise InputError(f"a result of {self.result.study.name()} has no curves of heads")
         frame: pd.DataFrame = curves.frame(self.result)
-        axes = [axis for axis in ("head", "key_head") if axis in frame]
-        here = (frame["layer"] == self.layer) & (frame[axes[0]] == self.head)
-        return frame[here].drop(columns=["layer", axes[0]]).reset_index(drop=True)
+        axis: str = curves.rows[1]
+        here = (frame["layer"] == self.layer) & (frame[axis] == self.head)
+        rows: pd.DataFrame = frame[here].drop(columns=["layer", axis])
+        return rows.reset_index(drop=True)
 
     def plot(self) -> Plot:
         """Draw its curves.

@@ -203,8 +203,6 @@ BAD = [
     ({"alpha": []}, r"alpha is \[\]; it must be"),
     ({"device": "cuda"}, "'cuda'"),
     ({"precision": 0.1, "sizes": [10]}, "2 sizes"),
-    ({"precision": 0.1, "max_replicates": 1}, "max_replicates is 1"),
-    ({"max_replicates": 10}, "needs a precision"),
     ({"head": "gaussian"}, "gaussian_head"),
     ({"reference_tokens": 9}, "below the largest size"),
     ({"head": heads()["arrays"], "reference_tokens": 100}, "all its rows"),

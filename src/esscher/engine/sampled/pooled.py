@@ -390,9 +390,7 @@ def _numbers(
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
-        coupled=CoupledMoments.from_moments(
-            _moments(all_q, view.scaling), _moments(all_k, 1.0), tilts
-        ),
+        coupled=CoupledMoments.from_moments(_moments(all_q, view.scaling), _moments(all_k, 1.0)),
     )
 
 

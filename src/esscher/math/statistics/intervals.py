@@ -101,6 +101,12 @@ def mean_bounds(values: Array, lowest: float = -np.inf, highest: float = np.inf)
     return np.stack([mean, *ends], axis=-1)
 
 
+def slopes(x: Array, y: Array) -> Array:
+    """Return the least-squares slopes of y against x, which is its last axis."""
+    centred = x - x.mean()
+    return np.asarray(y @ centred / (centred @ centred))
+
+
 def wilson(right: float, count: int) -> tuple[float, float]:
     """Wilson's interval of a share; wide enough for items that are partly right, too."""
     z2 = float(scipy.special.ndtri((1 + LEVEL) / 2)) ** 2

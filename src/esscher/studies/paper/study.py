@@ -216,7 +216,6 @@ class PaperData(Data):
     check_rule = var("check", "rule", kind="U", terminal="rule")
     counts = var("check", kind="b", help="whether the verdict on the claim depends on it")
     heads = group(HeadExponents, optional=True)
-    windows = section(Curves)
     limit = section(Curves, "law")
     ball = section(Curves, "radius")
     moments = section(Growth, "law metric")
@@ -236,8 +235,7 @@ class PaperData(Data):
 
 #: Variables of the cells of every measurement.
 CELLS: dict[str, type[Data]] = {
-    **dict.fromkeys(("limit", "ball", "moments", "gaussian", "ablation"), Errors),
-    **dict.fromkeys(("windows", "causal"), Errors),
+    **dict.fromkeys(("limit", "ball", "moments", "gaussian", "ablation", "causal"), Errors),
     "hardmax": Hardmax,
     "heads": HeadExponents,
     "alpha": HeadErrors,
@@ -292,9 +290,9 @@ class Measurement:
     over: tuple[str, ...] = ()
 
     def units(self, settings: PaperSettings) -> list[Unit]:
-        """Return the options of every unit: of some measurements there are none at most scales."""
-        scale = "long" if settings.long and "long" in self.scales else settings.scale
-        options = self.scales.get(scale, ())
+        """Return the options of every unit."""
+        long = settings.long and "long" in self.scales
+        options = self.scales["long" if long else settings.scale]
         return [
             every | dict(zip(self.over, values, strict=True))
             for every in ([options] if isinstance(options, dict) else options)

@@ -84,7 +84,6 @@ class OnePass(Data):
     tau = var("...", page=False, help="norm of the mean tilt")
     spectrum = var("... entry", page=False, help="the largest whitened singular values")
     log_burn_in = var("...", page=False, help="F^2 + tau^2")
-    frozen_share = var("...", page=False, help="share of queries past freezing at the largest size")
     khat = var(
         "... bound",
         "k-hat",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -84,51 +83,41 @@ def read_text(
     )
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
     passages = replace(passages, passages=kept)
-    return setup, partial(_batches, setup, loaded, model, passages, executor)
 
+    def batches(run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield layers: here, as many as fit into memory, which share one pass over the text."""
+        if executor.remote:
+            # a layer is a task, which reads the passages itself: keys of all layers are too much
+            # to be shipped, and workers need not see the same directories
+            text = executor.share(passages)
+            yield {
+                name: Task(name, _layer_cell, (model, text, layer, settings.heads, settings.seed))
+                for name, layer in zip(TailsStudy.cells(setup), settings.layers, strict=True)
+            }
+            return
+        names = run.missing(TailsStudy.cells(setup))
+        if not names:
+            return
+        rows = token_rows(passages, loaded.causal, settings.seed)
+        # layers whose keys and hidden states fit into memory together
+        shape = loaded.shape
+        each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
+        count = max(1, HELD // each)
+        for start in range(0, len(names), count):
+            group = {
+                name: int(name.removeprefix("layer-")) for name in names[start : start + count]
+            }
+            collected = collect_layers(loaded, passages, rows, list(group.values()))
+            yield {
+                name: Task(
+                    name,
+                    measure_layer,
+                    (layer, collected.pop(layer), rows, settings.heads, settings.seed, loaded),
+                )
+                for name, layer in group.items()
+            }
 
-def _batches(
-    setup: Setup[TailsSettings],
-    loaded: LoadedModel,
-    model: AnyModel,
-    passages: PassageSet,
-    executor: CellExecutor,
-    run: Run,
-) -> Iterator[Mapping[str, Task]]:
-    """Yield layers: here, as many as fit into memory, which share one pass over the text."""
-    settings = setup.settings
-    if executor.remote:
-        # a layer is a task, which reads the passages itself: keys of all layers are too much
-        # to be shipped, and workers need not see the same directories
-        text = executor.share(passages)
-        yield {
-            f"layer-{layer}": Task(
-                f"layer-{layer}",
-                _layer_cell,
-                (model, text, layer, settings.heads, settings.seed),
-            )
-            for layer in settings.layers
-        }
-        return
-    layers = [int(name.removeprefix("layer-")) for name in run.missing(TailsStudy.cells(setup))]
-    if not layers:
-        return
-    rows = token_rows(passages, loaded.causal, settings.seed)
-    # layers whose keys and hidden states fit into memory together
-    shape = loaded.shape
-    each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
-    count = max(1, HELD // each)
-    for start in range(0, len(layers), count):
-        group = layers[start : start + count]
-        collected = collect_layers(loaded, passages, rows, group)
-        yield {
-            f"layer-{layer}": Task(
-                f"layer-{layer}",
-                measure_layer,
-                (layer, collected.pop(layer), rows, settings.heads, settings.seed, loaded),
-            )
-            for layer in group
-        }
+    return setup, batches
 
 
 def _layer_cell(
