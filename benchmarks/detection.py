@@ -179,7 +179,7 @@ def head_law_cells(curves: int) -> list[Row]:
                 for i in range(curves)
             ]
             for metric, curve in known.items():
-                found = [
+                results = [
                     select_law(resample(part[metric], SIZES, i), curve)
                     for i, part in enumerate(parts)
                 ]
@@ -189,12 +189,12 @@ def head_law_cells(curves: int) -> list[Row]:
                     for i, part in enumerate(parts)
                 ]
                 row[metric] = {
-                    "power_floor": float(np.mean([one.power["floor"] for one in found])),
+                    "power_floor": float(np.mean([one.power["floor"] for one in results])),
                     "verdict_power": _share(verdict == "power" for verdict in alone),
                     "leaves_prediction": _share(
-                        one.predicted is not None and one.predicted.leaves for one in found
+                        one.predicted is not None and one.predicted.leaves for one in results
                     ),
-                    "with_prediction_power": _share(one.verdict == "power" for one in found),
+                    "with_prediction_power": _share(one.verdict == "power" for one in results),
                 }
             rows.append(row)
     return rows

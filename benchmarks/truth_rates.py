@@ -61,12 +61,12 @@ def laws(scale: float) -> Iterator[Row]:
     names = {"floor": "floor", "1/ln n": "logarithmic"}
     covered: dict[str, list[bool]] = {}
     for truth in ("power", "small floor", "floor", "1/ln n"):
-        found = []
+        results = []
         for seed in range(curves):
             errors = curve(truth, walks(REPLICATES, rng))
-            found.append(select_law(resample(errors, SIZES, seed), SIZES**-0.5))
-        bent = share(one.law != "power" for one in found)
-        against = [one.predicted for one in found if one.predicted is not None]
+            results.append(select_law(resample(errors, SIZES, seed), SIZES**-0.5))
+        bent = share(one.law != "power" for one in results)
+        against = [one.predicted for one in results if one.predicted is not None]
         if truth == "power":
             yield Row(
                 "laws of curves", "a power law is called bent (5%, both ways)", 0.025, 0.0, *bent
@@ -74,7 +74,7 @@ def laws(scale: float) -> Iterator[Row]:
             left = share(one.leaves for one in against)
             yield Row("laws of curves", "a power law leaves its prediction", 0.05, 0.0, *left)
         if truth in words:
-            stated = average(one.power[names[truth]] for one in found)
+            stated = average(one.power[names[truth]] for one in results)
             yield Row("laws of curves", f"{words[truth]} is found", *stated, *bent)
         if truth == "floor":
             stated = average(one.floor_power for one in against)
@@ -84,7 +84,7 @@ def laws(scale: float) -> Iterator[Row]:
             )
         at = {"power": 0.0, "small floor": 0.2, "floor": 0.5}
         if truth in at:
-            covered[truth] = [(one.floor_share or 0.0) >= at[truth] for one in found]
+            covered[truth] = [(one.floor_share or 0.0) >= at[truth] for one in results]
     for truth, size in (("small floor", "a fifth"), ("floor", "half")):
         yield Row(
             "laws of curves",

@@ -126,8 +126,8 @@ def test_dominant_keys_are_named_by_their_share() -> None:
     # thirty copies of one word: no single one has 5% of all, but each has of what is left
     words = np.geomspace(0.08, 0.004, 30)
     many = np.concatenate([words * 0.96 / words.sum(), rest])
-    found = dominant_keys(many)
-    assert set(found) <= set(range(30))
-    assert len(found) >= 28
-    assert many[found].sum() > 0.95
-    assert many[np.setdiff1d(np.arange(len(many)), found)].max() <= 0.05 * (1 - many[found].sum())
+    result = dominant_keys(many)
+    assert set(result) <= set(range(30))
+    assert len(result) >= 28
+    assert many[result].sum() > 0.95
+    assert many[np.setdiff1d(np.arange(len(many)), result)].max() <= 0.05 * (1 - many[result].sum())

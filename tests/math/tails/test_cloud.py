@@ -34,12 +34,12 @@ COUNT = 5000
 )
 def test_a_planted_law_is_found_and_judged(law, count, allowed):
     tokens, exact = planted(law, count, 1)
-    found, projection = cloud_tails(tokens, blocks(tokens), seed=1, effort=THOROUGH)
+    result, projection = cloud_tails(tokens, blocks(tokens), seed=1, effort=THOROUGH)
     # each half has a sign of its own
     assert np.corrcoef(np.abs(projection), np.abs(tokens @ exact))[0, 1] > 0.8
-    assert found.agreement > 0.9
-    assert judge(found)[0] in allowed
-    _, low, high = found.kurtosis
+    assert result.agreement > 0.9
+    assert judge(result)[0] in allowed
+    _, low, high = result.kurtosis
     truth = {"mixture": 1.65, "laplace": 3.0, "student": 6.0}[law]
     # the direction is off by a little, which takes away from the kurtosis
     assert low < truth * 0.9**-4
@@ -52,22 +52,22 @@ def test_no_false_alarms(law, clouds):
     verdicts = []
     for seed in range(clouds):
         tokens, _ = planted(law, COUNT, seed)
-        found, _ = cloud_tails(tokens, blocks(tokens), seed=seed, effort=QUICK)
-        verdicts.append(judge(found)[0])
-        assert found.proxy[0] < 1.2
+        result, _ = cloud_tails(tokens, blocks(tokens), seed=seed, effort=QUICK)
+        verdicts.append(judge(result)[0])
+        assert result.proxy[0] < 1.2
     assert sum(verdict in HEAVY for verdict in verdicts) <= 3
 
 
 def test_no_number_is_inflated_by_the_search():
     """On Gaussian clouds the kurtosis along the worst direction is 0 beyond noise, on average."""
-    found = []
+    results = []
     for seed in range(20):
         tokens = np.random.default_rng([seed, 3]).standard_normal((1500, 24))
         numbers, _ = cloud_tails(tokens, blocks(tokens), seed=seed, effort=QUICK)
-        found.append(numbers.kurtosis[0])
-    error = np.std(found, ddof=1) / np.sqrt(len(found))
+        results.append(numbers.kurtosis[0])
+    error = np.std(results, ddof=1) / np.sqrt(len(results))
     # the kurtosis of m values standardised by themselves is too small by 6/(m + 1)
-    assert abs(np.mean(found) + 6 / 751) < 4 * error
+    assert abs(np.mean(results) + 6 / 751) < 4 * error
 
 
 def test_a_function_of_tokens_and_seed():

@@ -37,8 +37,8 @@ def test_numbers_are_recovered_and_intervals_cover(rho):
     exact, ratio = exact_number(rho), 1 + (HEADS - 1) * rho
     inverse, sums, covered = [], [], np.zeros(2)
     for draw in range(60):
-        found = products(errors(rho, 8, rng))
-        number, whole = effective_heads(found, draw), amplification(found, draw)
+        result = products(errors(rho, 8, rng))
+        number, whole = effective_heads(result, draw), amplification(result, draw)
         inverse.append(1 / number[0])
         sums.append(whole[0])
         covered += [number[1] <= exact <= number[2], whole[1] <= ratio <= whole[2]]
@@ -53,13 +53,13 @@ def test_numbers_are_recovered_and_intervals_cover(rho):
 def test_independent_heads_are_not_taken_for_fewer():
     """The plain estimate is biased by the number of pairs; the corrected one is not."""
     rng = np.random.default_rng(5)
-    found = [products(errors(0.0, 2, rng)) for _ in range(40)]
-    plain = [HEADS**2 / np.sum(error_correlation(f) ** 2) for f in found]
-    values = [effective_heads(f, 0)[0] for f in found]
+    results = [products(errors(0.0, 2, rng)) for _ in range(40)]
+    plain = [HEADS**2 / np.sum(error_correlation(f) ** 2) for f in results]
+    values = [effective_heads(f, 0)[0] for f in results]
     assert np.mean(plain) < 10.8
     # clipped at 12: half of the noise is lost
     assert np.mean(values) > 11.7
-    assert all(effective_heads(f, 0)[2] == HEADS for f in found[:5])
+    assert all(effective_heads(f, 0)[2] == HEADS for f in results[:5])
 
 
 def test_identical_heads_are_one():
