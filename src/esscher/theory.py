@@ -1,4 +1,4 @@
-"""What theory says about a head: limits, exponents, constants, curves and bounds."""
+"""Theory of a head: limits, exponents, constants, curves and bounds."""
 
 from esscher.math import limits, theory
 from esscher.math.heads import ArrayHead as ArrayHead

@@ -88,12 +88,12 @@ def evidence(comparison: TailComparison) -> str:
 
 
 def half_verdicts(cloud: Cloud) -> tuple[str, ...]:
-    """What each half says on its own."""
+    """Verdict of each half on its own."""
     return tuple(judge_thresholds(half)[0] for half in cloud.tail_halves)
 
 
 def common_verdict(halves: Sequence[str]) -> str:
-    """What both halves say; two kinds of heavier tails leave open how heavy it is."""
+    """Verdict of both halves; two kinds of heavier tails leave open how heavy it is."""
     if len(halves) != 2 or UNDECIDED in halves:
         return UNDECIDED
     if halves[0] == halves[1]:

@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of a claim: what was measured, its weakest point, and what would decide it."""
+    """A judgement of a claim: what was measured, its weakest point, and what would decide it."""
 
     measured: str
     checks: Sequence[Check]

@@ -383,7 +383,7 @@ def sampled_keys(certain: Any, key: tuple[Any, ...], n: int) -> Callable[[Any], 
 
 
 def _end(reader: PassageReader, attention: Callable[[Any], Tensor] | None) -> Tensor:
-    """What the model says at its end, with sampled attention or its own."""
+    """Output of the model at its end, with sampled attention or its own."""
     import torch
 
     from esscher.engine.models.capture import attention_override

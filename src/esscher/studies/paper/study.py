@@ -119,7 +119,7 @@ class Depth(Data):
 
 
 class Heads(Data):
-    """What the studies of tails and of domains say of every head."""
+    """Results of the studies of tails and of domains, for every head."""
 
     verdict = var("layer head", kind="U", help="type of the tail; whether numbers of tokens differ")
     proxy = var("layer head bound", help="sub-Gaussian parameter over the variance", optional=True)
@@ -250,7 +250,7 @@ CELLS: dict[str, type[Data]] = {
 
 
 class PaperSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     claims: tuple[Name, ...]
     scale: Scale

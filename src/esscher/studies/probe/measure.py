@@ -1,4 +1,4 @@
-"""What is computed: a layer is a cell in pooled mode, a passage in context mode."""
+"""Tasks and cells: a layer is a cell in pooled mode, a passage in context mode."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ TOLERANCES = (0.05, 0.1, 0.2)
 
 
 class OnePass(Data):
-    """What one pass says about every head."""
+    """Numbers of every head from one pass."""
 
     horizon = var(
         "...", "H", terminal="H", help="attention horizon: the largest whitened singular value"
@@ -193,7 +193,7 @@ class ProbeData(Data):
 
 
 class ProbeSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to; sizes are empty until the text is read."""
+    """Settings of a run; sizes are empty until the text is read."""
 
     mode: Mode
     tokens: Count

@@ -132,7 +132,7 @@ class SweepData(LimitMethod, Predictions):
 
 
 class HeadRecord(Record, frozen=True, kw_only=True):
-    """What a configuration says about a head; the hash covers every number in it."""
+    """Record of a head in a configuration; the hash covers every number in it."""
 
     kind: Name
     law: Name | None
@@ -144,12 +144,12 @@ class HeadRecord(Record, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> str:
-        """What its tokens are called: their law, or the kind of head."""
+        """Name of its tokens: their law, or the kind of head."""
         return self.law or self.kind
 
 
 class SweepSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     sizes: Annotated[tuple[Count, ...], Meta(min_length=1)]
     replicates: Count

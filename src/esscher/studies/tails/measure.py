@@ -1,4 +1,4 @@
-"""What is computed: the tails of a layer's keys, logits and hidden states."""
+"""Tasks and cells: the tails of a layer's keys, logits and hidden states."""
 
 from __future__ import annotations
 

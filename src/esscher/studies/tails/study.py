@@ -130,7 +130,7 @@ class TailsData(LayerTails):
 
 
 class TailsSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     tokens: Count
     context: Count
