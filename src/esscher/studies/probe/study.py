@@ -23,7 +23,6 @@ from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
     Mode,
     default_mode,
-    default_sizes,
     needed_context,
     passage_keys,
 )
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 TOKENS, PASSAGES = 9_216, 2
 #: Longest passage unless a length is given: pooled mode, and context mode.
 POOLED, CONTEXT = 512, 4_096
-#: Sizes unless they are given: first, number, and largest.
-FIRST, COUNT, LAST = 64, 6, 2_048
+#: Sizes unless they are given: first, number, and largest, which is at most a share of the keys.
+FIRST, COUNT, LAST, SHARE = 64, 6, 2_048, 0.25
 #: Most passages in context mode: each is a cell.
 MOST_PASSAGES = 100_000
 #: Relative output errors for which the number of tokens is given.
@@ -281,6 +280,8 @@ class ProbeStudy(ModelStudy[ProbeSettings]):
 
     def resolve(self, model: Outline) -> ProbeSettings:
         """Choose the mode, passages, sizes, layers and heads that suit the model."""
+        import numpy as np
+
         mode = self.mode or default_mode(model)
         context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         if mode == "context":
@@ -304,7 +305,10 @@ class ProbeStudy(ModelStudy[ProbeSettings]):
                     reason += "or measure it in pooled mode"
             raise InputError(reason)
         elif settled:
-            sizes = default_sizes(keys, FIRST, COUNT, 2, LAST)
+            # in geometric progression up to a share of the keys
+            last = min(LAST, int(SHARE * keys))
+            first = FIRST if last >= 2 * FIRST else max(2, last // 4)
+            sizes = tuple(int(n) for n in np.unique(np.geomspace(first, last, COUNT).round()))
         settings = self.settings_with(
             mode=mode,
             tokens=tokens,

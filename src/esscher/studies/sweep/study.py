@@ -338,13 +338,9 @@ class SweepStudy(Study[SweepSettings]):
         if self.precision is not None and len(sizes) < 2:
             raise InputError("precision needs at least 2 sizes: it is that of a slope")
         if self.device != "cpu":
-            import torch
+            from esscher.engine.models.load import as_device  # brings torch
 
-            try:
-                torch.zeros(1, device=self.device)
-            except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise InputError(f"device {self.device!r} cannot be used: {reason}") from error
+            as_device(self.device)
         tokens = self.reference_tokens
         if tokens is None:
             tokens = (
