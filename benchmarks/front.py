@@ -2,8 +2,8 @@
 
     python -m benchmarks.front
 
-Left: how far from dense a model is with part of its cache (cache-smollm2-curves.csv). Right: what a
-token takes with all of it and with a quarter (decode.json).
+Left and middle: how far from dense two models are with part of their cache (bytes-*-curves.csv).
+Right: what a token takes with all of it and with a quarter (decode.json).
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ from esscher.show.theme import limits
 from esscher.studies.plan.view import NAMES
 
 ROOT = Path(__file__).parents[1]
-CURVES = ROOT / "benchmarks" / "results" / "cache-smollm2-curves.csv"
-DECODE = ROOT / "benchmarks" / "results" / "decode.json"
+RESULTS = ROOT / "benchmarks" / "results"
+#: Models, and their tables of caches of as many bytes.
+CURVES = {
+    "SmolLM2, 135M": RESULTS / "bytes-smollm2-curves.csv",
+    "Qwen2.5-Coder, 1.5B": RESULTS / "bytes-qwen-curves.csv",
+}
+DECODE = RESULTS / "decode.json"
 PICTURE = ROOT / "docs" / "images" / "front.png"
 #: Configurations that are drawn: the plan, and those that readers know best; all.
 DENSE = "all tokens"
@@ -31,27 +36,35 @@ SHOWN = ("planned", "uniform", "snapkv", "adakv", "kvzip", "streaming")
 TEXTS = 4
 
 
-def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
-    """Draw quality against the share kept, and time against the length of the prompt."""
-    every = curves[(curves["text"] == ALL) & curves["configuration"].isin(SHOWN)]
-    kept = [
-        {
-            "configuration": NAMES[row["configuration"]],
-            "kept": 100 * row["budget"],
-            "kl": row["kl"],
-        }
-        for _, row in every.iterrows()
-    ]
-    x = Axis(
-        "kept", "tokens kept (%)", log=True, limits=limits([r["kept"] for r in kept], log=True)
-    )
-    y = Axis("kl", "KL to dense (nats)", log=True, limits=limits([r["kl"] for r in kept], log=True))
+def draw_front(curves: dict[str, pd.DataFrame], decode: dict[str, Any]) -> Plot:
+    """Draw quality against the share of the bytes, and time against the length of the prompt."""
     names = Series("configuration", [*(NAMES[name] for name in SHOWN), DENSE])
-    quality = panel(
-        lines(kept, x, y, names),
-        points(kept, x, y, names),
-        title=f"Quality: means over {int(every['texts'].max())} held-out texts",
+    panels = []
+    tables = {
+        model: table[
+            (table["text"] == ALL) & table["configuration"].isin(SHOWN) & (table["budget"] < 1)
+        ]
+        for model, table in curves.items()
+    }
+    every = pd.concat(tables.values())
+    x = Axis(
+        "share",
+        "bytes of the dense cache (%)",
+        log=True,
+        limits=limits((100 * every["budget"]).tolist(), log=True),
     )
+    y = Axis("kl", "KL to dense (nats)", log=True, limits=limits(every["kl"].tolist(), log=True))
+    for model, table in tables.items():
+        rows = [
+            {
+                "configuration": NAMES[row["configuration"]],
+                "share": 100 * row["budget"],
+                "kl": row["kl"],
+            }
+            for _, row in table.iterrows()
+        ]
+        title = f"{model}: {int(table['texts'].max())} unseen texts"
+        panels.append(panel(lines(rows, x, y, names), points(rows, x, y, names), title=title))
     result = [row for row in decode["tokens"]["result"] if row["batch"] == TEXTS]
     times = [
         {"configuration": name, "length": row["length"], "ms": row[key]}
@@ -65,15 +78,16 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     speed = panel(
         lines(times, x, y, names),
         points(times, x, y, names),
-        title=f"Speed: 25% kept, {TEXTS} texts at a time",
+        title=f"SmolLM2: 25% of the tokens, {TEXTS} texts at a time",
     )
-    return Plot(figure([quality, speed], "SmolLM2 with a part of its cache"))
+    return Plot(figure([*panels, speed], "A model with a part of its cache"))
 
 
 def main() -> None:
     """Write the picture."""
     decode = json.loads(DECODE.read_text(encoding="utf-8"))
-    draw_front(pd.read_csv(CURVES), decode).save(PICTURE)
+    curves = {model: pd.read_csv(path) for model, path in CURVES.items()}
+    draw_front(curves, decode).save(PICTURE)
     print(PICTURE.relative_to(ROOT))
 
 

@@ -4,10 +4,10 @@
 
 A plan for 25% of the bytes is made from four passages of 2,048 tokens, in bfloat16, in a process of
 its own: CPU seconds and peak memory of all of it. The unit is one dense reading of such a passage
-by the same model, timed in another process. From the numbers of all models follow those of larger
-ones: operations of a reading, as many readings as were measured, the slowest speed that was seen.
-Those are computed, not measured. Results go to benchmarks/results/plan_cost.json; a model that is
-there is not measured again.
+by the same model, timed in another process. Planning takes a part that grows with a reading, and
+one that grows with the heads that are planned; both are fitted to the measured models, at the speed
+at which each reads. Larger models follow by them: those are computed, not measured. Results go to
+benchmarks/results/plan_cost.json; a model that is there is not measured again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.optimize import nnls
+
 RESULTS = Path(__file__).parent / "results" / "plan_cost.json"
 PASSAGES, PREFIX, QUERIES, BUDGET = 4, 2048, 128, 0.25
 #: Readings that are timed; the fastest counts.
@@ -32,9 +35,14 @@ LARGER = {"7B": (8.0e9, 32, 4096), "70B": (70.6e9, 80, 8192)}
 GPUS, REACHED = 8 * 989e12, 0.4
 
 
+def attention(layers: int, width: int, tokens: int) -> float:
+    """Operations that grow with heads: two per channel and pair of tokens, half of them masked."""
+    return 2 * layers * width * tokens**2
+
+
 def operations(parameters: float, layers: int, width: int, tokens: int) -> float:
     """Floating-point operations of reading: two per parameter and token, and causal attention."""
-    return 2 * parameters * tokens + 2 * layers * width * tokens**2
+    return 2 * parameters * tokens + attention(layers, width, tokens)
 
 
 def reading(model: str) -> None:
@@ -42,6 +50,7 @@ def reading(model: str) -> None:
     import torch
 
     import esscher
+    from esscher.engine.cache.cache import check_reducible
 
     begin = time.process_time()
     loaded = esscher.load_model(model, dtype="bfloat16")
@@ -55,11 +64,14 @@ def reading(model: str) -> None:
             times.append(time.process_time() - begin)
     shape, embedding = loaded.shape, loaded.model.get_input_embeddings().weight.numel()
     parameters = sum(p.numel() for p in loaded.model.parameters()) - embedding
+    width = shape.heads * shape.head_dim
+    planned = sum(not layer.is_sliding for layer in check_reducible(loaded))
     result = {
         "parameters": parameters + embedding,
         "loading": seconds,
         "reading": min(times),
-        "operations": operations(parameters, shape.layers, shape.heads * shape.head_dim, PREFIX),
+        "operations": operations(parameters, shape.layers, width, PREFIX),
+        "heads": attention(planned, width, PREFIX),
     }
     print(json.dumps(result))
 
@@ -84,17 +96,22 @@ def planning(model: str, text: str) -> dict[str, float]:
 
 def larger(measured: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Compute what larger models would take; weights in bfloat16."""
-    readings = max(row["readings"] for row in measured.values())
-    speed = min(row["operations"] / row["reading"] for row in measured.values())
+    rows = list(measured.values())
+    speeds = [row["operations"] / row["reading"] for row in rows]
+    spent = np.array([row["readings"] * row["operations"] for row in rows])
+    parts = np.array([[row["operations"], row["heads"]] for row in rows])
+    # relative errors count, whatever the size of the model
+    (each, heads), _ = nnls(parts / spent[:, None], np.ones(len(rows)))
     out = {}
     for name, (parameters, layers, width) in LARGER.items():
-        each = operations(parameters, layers, width, PREFIX)
+        whole = operations(parameters, layers, width, PREFIX)
+        work = each * whole + heads * attention(layers, width, PREFIX)
         out[name] = {
-            "readings": readings,
-            "operations": each,
-            "cpu_hours": readings * each / speed / 3600,
+            "readings": work / whole,
+            "operations": whole,
+            "cpu_hours": work / min(speeds) / 3600,
             "weights_gb": 2 * parameters / 1e9,
-            "eight_gpus_seconds": readings * each / (GPUS * REACHED),
+            "eight_gpus_seconds": work / (GPUS * REACHED),
         }
     return out
 

@@ -17,8 +17,7 @@ from esscher.studies.plan.view import NAMES
 from tests.docs.pages import ROOT, blocks, command_lines
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-#: Share of the tokens that the README's table is about.
-BUDGET = 0.25
+FINDINGS = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 
 
 def row(start: str) -> str:
@@ -26,81 +25,36 @@ def row(start: str) -> str:
     return next(line for line in README.splitlines() if line.startswith(f"| {start}"))
 
 
-def test_quality_is_that_of_the_finding() -> None:
-    table = pd.read_csv(CURVES)
-    rows = table[(table["text"] == ALL) & (table["budget"] == BUDGET)].set_index("configuration")
-    others = rows.drop(index="planned")
-    rules = others.drop(index="uniform")
-    assert f"{two_digits(rows.loc['planned', 'kl'])} (0 to " in row("distance from the full cache")
-    assert f"{rows.loc['planned', 'top1']:.1%}" in row("same most likely")
-    paragraph = README.split("**How much closer is that?**")[1].split("\n\n")[0].replace("\n", " ")
-
-    def ratio(name: str) -> str:
-        ratios = rows.loc[name, ["over_planned", "over_planned_low", "over_planned_high"]]
-        mean, low, high = map(two_digits, ratios.astype(float))
-        return f"{mean} ({low} to {high}) times as far"
-
-    # the best of all others, by both statistics
-    assert {others["over_planned"].idxmin(), others["kl"].idxmin()} == {"uniform"}
-    assert f"equal budgets are {ratio('uniform')}" in paragraph
-    assert f"mean KL ({two_digits(rows.loc['uniform', 'kl'])})" in paragraph
-    # the closest published rule, by either; two keep the same tokens
-    assert rules["kl"].nunique() == 9
-    assert "Of nine different published rules" in paragraph
-    assert (rules["over_planned"].idxmin(), rules["kl"].idxmin()) == ("adakv", "kvzip")
-    assert f"AdaKV is closest by the ratio, {ratio('adakv')}" in paragraph
-    assert f"KVzip by mean KL ({two_digits(rows.loc['kvzip', 'kl'])})" in paragraph
-    # texts are the units
-    assert rows["texts"].unique().tolist() == [3]
-    each = table[(table["configuration"] == "uniform") & (table["budget"] == BUDGET)]
-    first, second, third = map(two_digits, each[each["text"] != ALL]["over_planned"])
-    assert f"{first}, {second} and {third} times as far" in paragraph
-
-
-@pytest.mark.parametrize(
-    ("text", "budget"),
-    [("biomedical", 0.25), ("code", 0.25), ("novel", 0.25), (ALL, 0.125), (ALL, 0.25), (ALL, 0.5)],
-)
-def test_gains_of_plans_are_those_of_the_finding(text: str, budget: float) -> None:
-    table = pd.read_csv(CURVES)
-    rows = table[(table["text"] == text) & (table["budget"] == budget)].set_index("configuration")
-    closest = rows.drop(index=["planned", "uniform"])["over_planned"].idxmin()
-    names = ["over_planned", "over_planned_low", "over_planned_high"]
-    uniform, rule = (
-        "{} ({} to {})".format(*map(two_digits, rows.loc[name, names].astype(float)))
-        for name in ("uniform", closest)
-    )
-    where = "all three" if text == ALL else text
-    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
-    start = f"| {where}, {100 * budget:g}%"
-    (line,) = (line for line in page.splitlines() if line.startswith(start))
-    assert line.endswith(f"| {uniform} | {NAMES[closest]}, {rule} |")
-
-
+@pytest.mark.parametrize("model", CURVES)
 @pytest.mark.parametrize("budget", [0.0625, 0.125, 0.25])
-def test_gains_at_equal_bytes_are_those_of_the_finding(budget: float) -> None:
-    table = pd.read_csv(CURVES.with_name("bytes-smollm2-curves.csv"))
+def test_quality_is_that_of_the_finding(model: str, budget: float) -> None:
+    """Texts are the units; of published rules the closest by the geometric mean is named."""
+    table = pd.read_csv(CURVES[model])
     rows = table[(table["text"] == ALL) & (table["budget"] == budget)].set_index("configuration")
     rules = rows.drop(index=["planned", "uniform"])
     closest = rules["over_planned"].idxmin()
+    assert rows["texts"].unique().tolist() == [13]
 
     def cell(name: str, what: str) -> str:
         names = [what, f"{what}_low", f"{what}_high"]
         return "{} ({} to {})".format(*map(two_digits, rows.loc[name, names].astype(float)))
 
-    page = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    line = next(x for x in page.splitlines() if x.startswith(f"| {100 * budget:g}% | "))
-    bits = f"{NAMES[closest]} in {rules['bits'][closest]:.0f} bits"
-    assert line == (
-        f"| {100 * budget:g}% | {cell('planned', 'kl')} | {cell('uniform', 'over_planned')} | "
-        f"{bits}, {cell(closest, 'over_planned')} | {rows.loc['planned', 'top1']:.1%} |"
+    line = row(f"{model.split(',')[0]}, {100 * budget:g}%")
+    assert line in FINDINGS
+    rule = f"{NAMES[closest]} in {rules['bits'][closest]:.0f} bits"
+    assert line.split(" | ", 1)[1] == (
+        f"{cell('planned', 'kl')} | {rows.loc['planned', 'top1']:.1%} | "
+        f"{cell('uniform', 'over_planned')} | {rule}, {cell(closest, 'over_planned')} |"
     )
-    if budget == 0.125:
-        start = README.index("In bytes: with 12.5%")
-        paragraph = README[start : README.index("\n\n", start)]
-        for name in ("uniform", closest):
-            assert cell(name, "over_planned") in paragraph
-        assert cell("planned", "kl") in paragraph
+
+
+def test_what_rounding_does_is_that_of_the_finding() -> None:
+    table = pd.read_csv(CURVES["Qwen2.5-Coder, 1.5B"])
+    (rows,) = table[(table["text"] == ALL) & (table["budget"] == 1)].to_dict("records")
+    low, high = two_digits(rows["kl_low"]), two_digits(rows["kl_high"])
+    told = f"{two_digits(rows['kl'])} ({low} to {high})"
+    assert told in FINDINGS
+    assert told in README
 
 
 def test_speed_and_bytes_are_those_of_the_benchmark() -> None:
