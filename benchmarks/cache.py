@@ -324,7 +324,9 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
             wanted += [(score, budget) for score in scores for budget in options.budgets]
         calibration = sources.calibration(options.prefix, *passages_of(CALIBRATED), wanted)
         if "curves" in parts:
-            together["curves"] = compared(calibration, options.curve_budgets, rules=options.rules)
+            together["curves"] = compared(
+                calibration, options.curve_budgets, rules=options.rules, bits=options.bits
+            )
         if "small" in parts:
             together["small"] = small(calibration, SMALL_BUDGETS)
             comparison.trial(together["small"], calibration, passages_of(CALIBRATED)[0])
@@ -339,7 +341,7 @@ def run_parts(comparison: Comparison, parts: Sequence[str], options: argparse.Na
         wanted = [(score, budget) for score in scores for budget in options.task_budgets]
         for prefix in options.task_prefix:
             calibration = sources.calibration(prefix, *passages_of(FEWER), wanted)
-            arms = compared(calibration, options.task_budgets, scores)
+            arms = compared(calibration, options.task_budgets, scores, options.rules, options.bits)
             comparison.tasks(arms, calibration, options.tasks, options.items)
     if "lengths" in parts:
         for prefix in options.lengths:
@@ -372,6 +374,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", default="bfloat16", help="of the dense cache, for its bytes")
     parser.add_argument("--weights", default="float32", help="type of the weights")
     parser.add_argument("--rules", type=_numbers(str), default=tuple(RULES), help="published")
+    parser.add_argument("--bits", type=_numbers(int), default=(16, 8, 4), help="of the rules")
     parser.add_argument("--texts", type=_numbers(str), default=UNSEEN, help="unseen texts")
     parser.add_argument("--passages", type=int, help="passages of each text")
     parser.add_argument("--prefix", type=int, default=PREFIX, help="of curves, ablation and small")

@@ -124,6 +124,7 @@ def compared(
     budgets: Iterable[float],
     scores: Sequence[Score] = ("all",),
     rules: Sequence[str] = tuple(RULES),
+    bits: Sequence[int] = (16, 8, 4),
 ) -> list[Arm]:
     """The plan, uniform budgets and all published rules, these in 16, 8 and 4 bits."""
     return [
@@ -133,9 +134,9 @@ def compared(
             *(planned_arm(calibration, budget, score) for score in scores),
             uniform_arm(calibration, budget),
             *(
-                rule_arm(rule, budget, calibration, (bits, bits))
+                rule_arm(rule, budget, calibration, (each, each))
                 for rule in map(RULES.__getitem__, rules)
-                for bits in (16, 8, 4)
+                for each in bits
             ),
         )
     ]

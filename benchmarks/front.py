@@ -18,7 +18,7 @@ from benchmarks.cache_tables import ALL
 from esscher.show.chart import Axis, Series, figure, lines, panel, points
 from esscher.show.content import Plot
 from esscher.show.theme import limits
-from esscher.studies.plan.view import name_of
+from esscher.studies.plan.view import NAMES
 
 ROOT = Path(__file__).parents[1]
 CURVES = ROOT / "benchmarks" / "results" / "cache-smollm2-curves.csv"
@@ -36,7 +36,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     every = curves[(curves["text"] == ALL) & curves["configuration"].isin(SHOWN)]
     kept = [
         {
-            "configuration": name_of(row["configuration"]),
+            "configuration": NAMES[row["configuration"]],
             "kept": 100 * row["budget"],
             "kl": row["kl"],
         }
@@ -46,7 +46,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
         "kept", "tokens kept (%)", log=True, limits=limits([r["kept"] for r in kept], log=True)
     )
     y = Axis("kl", "KL to dense (nats)", log=True, limits=limits([r["kl"] for r in kept], log=True))
-    names = Series("configuration", [*(name_of(name) for name in SHOWN), DENSE])
+    names = Series("configuration", [*(NAMES[name] for name in SHOWN), DENSE])
     quality = panel(
         lines(kept, x, y, names),
         points(kept, x, y, names),
@@ -56,7 +56,7 @@ def draw_front(curves: pd.DataFrame, decode: dict[str, Any]) -> Plot:
     times = [
         {"configuration": name, "length": row["length"], "ms": row[key]}
         for row in result
-        for name, key in ((DENSE, "dense_ms"), (name_of("planned"), "planned_ms"))
+        for name, key in ((DENSE, "dense_ms"), (NAMES["planned"], "planned_ms"))
     ]
     x = Axis(
         "length", "prompt (tokens)", log=True, limits=limits([r["length"] for r in times], log=True)

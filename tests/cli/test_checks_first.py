@@ -77,7 +77,6 @@ OWN = [
     ("plan", ("--passages", "0"), "passages is 0"),
     ("plan", ("--against", "h2o"), "against has 'h2o'; choose from all, streaming, snapkv"),
     ("plan", ("--against", "snapkv"), "against is part of a check; give a text with --check"),
-    ("plan", ("--check", "a.txt", "--against", "h2o"), "against has 'h2o'; choose"),
     ("plan", ("--check", "a.txt", "--tasks", "riddle"), "tasks has 'riddle'; choose from all, "),
     ("plan", ("--tasks", "needle"), "tasks are part of a check; give a text with --check"),
     ("plan", ("--save", "a.txt/plan.json"), "a.txt is a file"),

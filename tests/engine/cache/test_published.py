@@ -119,7 +119,6 @@ def test_what_is_kept_for_certain():
     certain = {
         "streaming": {*sinks, *range(PROMPT - 16, PROMPT)},
         "snapkv": set(range(PROMPT - WINDOW, PROMPT)),
-        "expected": sinks,
         "adakv": {PROMPT - WINDOW},
         "kvzip": sinks,
     }

@@ -85,7 +85,8 @@ def checked_again(result, logs=None, passages=8, tasks=None):
         passage=range(passages),
         configuration=names,
         task=[*tasks, "all"] if tasks else [],
-        haystack=["noise", "text"],
+        reference=names[:2],
+        question=[],
     )
     for name in ("tokens", "power", "nbytes", "key_bits", "value_bits", "sliding"):
         data.dataset[name] = before[name]

@@ -53,7 +53,6 @@ def test_every_configuration_is_asked(asked):
     assert asked["task"].values.tolist() == ["needle", "values", "all"]
     assert asked["items"].values.tolist() == [2, 2, 0]
     assert asked["score"].sel(task=["needle", "values"]).notnull().all()
-    assert asked["haystack_score"].sel(task=["needle", "values"]).notnull().all()
     # these words are no answers to anything
     assert not asked["dense_can"].any()
     assert asked["score"].sel(task="all").isnull().all()

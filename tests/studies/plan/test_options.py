@@ -52,7 +52,7 @@ def test_short_caches_are_calibrated_on_prose():
     ("given", "message"),
     [
         ({"check": "other", "against": "h2o"}, "against has 'h2o'; choose from all, streaming,"),
-        ({"against": "h2o"}, "against has 'h2o'; choose from all, streaming, snapkv, expected"),
+        ({"against": "h2o"}, "against has 'h2o'; choose from all, streaming, snapkv, adakv"),
         ({"against": "kvzip"}, "against is part of a check; give a text with --check"),
         ({"check": "other", "against": ()}, "against is empty; choose from streaming, snapkv"),
         ({"check": "other", "against": "kvzip:snapkv"}, "against has 'kvzip:snapkv'; choose from"),

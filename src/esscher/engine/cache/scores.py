@@ -72,7 +72,8 @@ def column_sums(
     bias
         Added to all logits of a key, [n]: a log-weight, or ``-inf`` for a key that nobody sees.
     ends
-        How many of the keys each query sees, [w], not decreasing; all by default.
+        How many of the keys each query sees, [w], not decreasing, none where it is negative; all by
+        default.
     columns
         Sums are for the first keys only; for all by default.
     block
@@ -88,6 +89,9 @@ def column_sums(
     kernel = kernel_for(keys.device, keys.dtype)
     if kernel is not None and count:
         return weigh_compiled(kernel, query, keys, softcap, bias, ends, columns)[0]
+    if ends is not None:
+        blind = int((ends <= 0).sum())
+        query, ends, count = query[blind:], ends[blind:], count - blind
     square, received, largest = sums = keys.new_zeros(3, columns)
     # every weight is touched a few times: those of a block stay in the core's cache meanwhile
     rows = max(1, min(count, block // max(1, n)))
@@ -309,7 +313,7 @@ def observe_prompt(
         return _last_scores(inputs, batch), targets
     index = positions.cpu()
     square, received, largest = (
-        torch.stack(sums, dim=1).cpu() / keys.new_tensor([count, count, 1.0]).cpu()[:, None, None]
+        torch.stack(sums, dim=1).cpu() / torch.tensor([count, count, 1.0])[:, None, None]
     )
     output = (received.view(len(keys), group, -1) @ values.cpu()).flatten(0, 1)
     # padding has no part in the scale of scores

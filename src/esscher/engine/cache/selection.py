@@ -191,7 +191,7 @@ def reduced_attention(
     """
     group, heads = inputs.group, inputs.q.shape[1]
     later = torch.arange(prefix, inputs.k.shape[2])
-    output = torch.empty(inputs.output_shape[1:], dtype=torch.float32)
+    output = inputs.q.new_empty(inputs.output_shape[1:], dtype=torch.float32)
     for g in range(heads // group):
         index = torch.cat([kept[g].index, later])
         key, value = (x[batch, g, later].to(torch.float32) for x in (inputs.k, inputs.v))

@@ -76,8 +76,8 @@ def measure_context(
     for h in range(heads):
         group = h // capture.group
         logits = capture.logits(0, h, slice(first, None), torch.float32)
-        logits = logits[rows][:, torch.from_numpy(keys)]
-        value = capture.v[0, group][torch.from_numpy(keys)].to(torch.float32)
+        logits = logits[rows][:, torch.from_numpy(keys)].cpu()
+        value = capture.v[0, group][torch.from_numpy(keys)].to("cpu", torch.float32)
         received = torch.softmax(logits, dim=-1).mean(0).to(torch.float64).numpy()
         sinks.append(keys_apart(received))
         kept = np.setdiff1d(np.arange(len(keys)), sinks[h])
@@ -88,15 +88,15 @@ def measure_context(
         more = random_stream(seed, "probe context of a head", capture.layer, passage, h)
         rows_of_head = [_skipping(pick, kept, len(keys), sizes[-1], more) for pick in picks]
         samples.append(_sampled(logits, value, rows_of_head, sizes))
-        tilts = capture.q[0, h][torch.from_numpy(queries)].to(torch.float64).numpy()
+        tilts = capture.q[0, h][torch.from_numpy(queries)].to("cpu", torch.float64).numpy()
         tilts = tilts * capture.scaling
         places = torch.from_numpy(keys[kept])
-        own_keys = capture.k[0, group][places].to(torch.float64).numpy()
+        own_keys = capture.k[0, group][places].to("cpu", torch.float64).numpy()
         numbers.append(
             HeadNumbers(
                 tilts=tilts,
                 keys=own_keys,
-                values=capture.v[0, group][places].to(torch.float64).numpy(),
+                values=capture.v[0, group][places].to("cpu", torch.float64).numpy(),
                 outputs=exact.to(torch.float64).numpy(),
                 logits=partial(_rows_of, logits.numpy()),
                 query_rows=None,

@@ -18,6 +18,7 @@ from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.text.packing import Framing, Passage, framing_of, text_after
+from esscher.engine.text.questions import Article
 from esscher.engine.text.tasks import (
     ADJECTIVES,
     CITIES,
@@ -45,6 +46,15 @@ SEARCHED = 64
 #: The end of a context has no needle, so that recent tokens do not answer: a share, at least so
 #: many tokens.
 FREE_SHARE, FREE_TOKENS = 0.05, 64
+#: Fewest tokens of an article: SnapKV, for one, asks from its last 64.
+FEWEST = 65
+#: A question about an article, after one that its title answers, and tokens of a reply beyond those
+#: of the longest right answer.
+ASKED = (
+    "\n\nAnswer the questions with words of the text.\n\nQuestion: What is this text about?\n"
+    "Answer: {}\n\nQuestion: {}\nAnswer:"
+)
+SPARE = 8
 #: Steps between the depths of items: any number of them in a row is evenly spread.
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -176,6 +186,8 @@ class TaskItem:
         Tokens to generate.
     needles
         First token of each needle, and the one behind its last.
+    one_line
+        Whether an answer ends with its line.
     """
 
     task: str
@@ -187,7 +199,8 @@ class TaskItem:
     answer: str
     answer_ids: Ids = field(repr=False)
     max_new: int
-    needles: tuple[tuple[int, int], ...] = field(repr=False)
+    needles: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    one_line: bool = False
 
 
 def task_item(
@@ -237,11 +250,7 @@ def task_item(
         ordered=draft.ordered,
     )
     question = framing.ids(draft.question)
-    whole = framing.ids(f"{draft.question} {draft.answer}")
-    if len(whole) > len(question) and np.array_equal(whole[: len(question)], question):
-        answer = whole[len(question) :]
-    else:  # joined, the last token of the question is another one
-        answer = framing.ids(f" {draft.answer}")
+    answer = _answer_ids(framing, draft.question, draft.answer)
     max_new = len(answer) + draft.spare
     needed = length + len(question) + max_new
     if needed > loaded.max_positions:
@@ -262,6 +271,50 @@ def task_item(
         max_new=max_new,
         needles=places,
     )
+
+
+def _answer_ids(framing: Framing, question: str, answer: str) -> Ids:
+    """Tokens of an answer behind its question."""
+    before, whole = framing.ids(question), framing.ids(f"{question} {answer}")
+    if len(whole) > len(before) and np.array_equal(whole[: len(before)], before):
+        return whole[len(before) :]
+    return framing.ids(f" {answer}")  # joined, the last token of the question is another one
+
+
+def article_items(loaded: LoadedModel, article: Article) -> list[TaskItem]:
+    """Make an item of every question about an article; the context is the whole article.
+
+    Raises
+    ------
+    InputError
+        If the article is too short, or too long for the model with a question and its answer.
+    """
+    framing, items = framing_of(loaded), list[TaskItem]()
+    context = np.concatenate([framing.prefix, framing.ids(article.text)])
+    for number, (text, answers) in enumerate(article.questions):
+        asked = ASKED.format(article.title.replace("_", " "), text)
+        ids = [_answer_ids(framing, asked, answer) for answer in answers]
+        item = TaskItem(
+            task="questions",
+            number=number,
+            haystack=article.title,
+            context=context,
+            question=framing.ids(asked),
+            answers=answers,
+            answer=answers[0],
+            answer_ids=ids[0],
+            max_new=max(map(len, ids)) + SPARE,
+            one_line=True,
+        )
+        items.append(item)
+    room = loaded.max_positions - max(len(item.question) + item.max_new for item in items)
+    if not FEWEST <= len(context) <= room:
+        raise InputError(
+            f"the article {article.title!r} has {len(context):,} tokens; with a question and its "
+            f"answer {loaded.name!r} reads {room:,}, and below {FEWEST} there is little to reduce: "
+            "move paragraphs, with their questions, between the articles of the file"
+        )
+    return items
 
 
 def calibration_item(
@@ -403,6 +456,8 @@ def ask(
         for remaining in range(item.max_new - 1, -1, -1):
             likeliest = law[:, -1].argmax(-1).cpu().numpy()
             running -= {i for i in running if int(likeliest[i]) in ends}
+            if item.one_line:
+                running -= {i for i in running if "\n" in tokenizer.decode([int(likeliest[i])])}
             for i in running:
                 new[i].append(int(likeliest[i]))
             if not running or not remaining:

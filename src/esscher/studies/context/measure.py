@@ -67,8 +67,8 @@ def layer_changes(
     keys = torch.arange(inputs.k.shape[2])[None, :]
     changes, norms = [], []
     for head in range(inputs.q.shape[1]):
-        logits = inputs.logits(0, head, rows, torch.float32)
-        value = inputs.v[0, head // inputs.group].to(torch.float32)
+        logits = inputs.logits(0, head, rows, torch.float32).cpu()
+        value = inputs.v[0, head // inputs.group].to("cpu", torch.float32)
         outputs = []
         for length in lengths.tolist():
             seen = (keys < SINKS) | (keys > at - length)

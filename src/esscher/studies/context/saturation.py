@@ -178,6 +178,8 @@ def _solve(
         exponent = float(-(x @ np.log(np.maximum(relative[below], SMALLEST))) / (x @ x))
     b = max(exponent, 0.0) if np.isfinite(exponent) else 0.0
     ratio = 2.0**-b
+    if ratio == 1:  # the exponent is rounding
+        b = 0.0
     tail = 0.0  # c(longest) + c(2 longest) + ... up to the limit
     if limit > longest and b == 0:
         tail = float(last * np.log2(limit / longest))

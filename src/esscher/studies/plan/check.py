@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
-from esscher.engine.attention.bits import ENTRY_BYTES, EXACT, Bits, list_bytes
+from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, EXACT, Bits, list_bytes
 from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
 from esscher.engine.cache.selection import reduced_attention, select_keys
@@ -31,10 +31,18 @@ from esscher.engine.cache.storage import Kept
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import PassageReader, compare_laws, surprise
-from esscher.engine.text.items import TaskItem, ask
+from esscher.engine.text.items import TaskItem, article_items, ask
+from esscher.engine.text.questions import Article, QuestionsRecord, squad_scores
 from esscher.math.statistics.intervals import mean_bounds, replicates_needed, wilson
 from esscher.studies.plan.predict import Budgets
-from esscher.studies.plan.study import FACTOR, ItemCell, PassageCell, PlanData, PlanSettings
+from esscher.studies.plan.study import (
+    FACTOR,
+    ArticleCell,
+    ItemCell,
+    PassageCell,
+    PlanData,
+    PlanSettings,
+)
 
 #: What is kept of a prompt, by layer and key head.
 KeptLayers: TypeAlias = dict[int, list[Kept]]
@@ -48,8 +56,6 @@ RULE_BITS = ((8, 8), (4, 4))
 ROUNDING = 1e-9
 #: A task on which the dense model scores less than this is one that it cannot do.
 PASSES = 0.5
-#: What the needles of a task are hidden in.
-HAYSTACKS = ("noise", "text")
 
 
 def kept_by_budgets(
@@ -211,7 +217,7 @@ def head_errors(prompt: ObservedPrompt, reader: PassageReader, kept: KeptLayers)
         difference[whole.repeat_interleave(inputs.group)] = 0.0
         square = difference.square().sum(-1).mean(-1)
         norm = exact.square().sum(-1).mean(-1)
-        errors.append((square / norm).sqrt().double().numpy())
+        errors.append((square / norm).sqrt().double().cpu().numpy())
 
     reader.read(measure)
     return np.stack(errors)
@@ -233,6 +239,70 @@ def item_cell(
     data.kept = [_counts(prompt, kept)]
     data.haystack, data.answer = [item.haystack], [item.answer]
     return data.dataset
+
+
+def article_cell(
+    loaded: LoadedModel,
+    article: Article,
+    budgets: Mapping[str, Budgets],
+    chosen: Mapping[str, str],
+    settings: PlanSettings,
+) -> xr.Dataset:
+    """Read an article, reduce its cache, and only then ask all questions about it.
+
+    Parameters
+    ----------
+    loaded, article, settings
+        A decoder, the article with its questions, and the settings of the plan.
+    budgets
+        Of a prefix; they are scaled to the article.
+    chosen
+        Names of configurations, and those with the bits in which they do best: :func:`best_bits`.
+    """
+    rules, items = [RULES[name] for name in settings.against], article_items(loaded, article)
+    prompt = ObservedPrompt(loaded, items[0].context, settings.keeping, settings.score, rules)
+    scaled = scaled_budgets(budgets, settings.prefix, prompt)
+    every = kept_layers(prompt, scaled, rules, (f"questions {article.title}", 0), settings.seed)
+    kept = {variant: every[variant] for name, variant in chosen.items() if name != "dense"}
+    cache = prompt.reduced(*kept.values())
+    data = ArticleCell.new(question=range(len(items)), configuration=chosen)
+    replies = []
+    for item in items:
+        asked = [*ask(loaded, prompt.cache, item), *ask(loaded, cache, item, len(kept))]
+        replies.append(
+            [(text, chance, *squad_scores(text, item.answers)) for text, _, chance in asked]
+        )
+    texts, *numbers = np.moveaxis(np.array(replies, dtype=object), -1, 0)
+    data.reply, (data.answer_probability, data.exact_match, data.f1) = texts, numbers
+    data.asked = [question for question, _ in article.questions]
+    data.answer = [item.answer for item in items]
+    return data.dataset
+
+
+def scaled_budgets(
+    budgets: Mapping[str, Budgets], prefix: int, prompt: ObservedPrompt
+) -> dict[str, Budgets]:
+    """Budgets of a prompt of any length: ``planned`` as shares of it, as in the cache of a plan.
+
+    Each key head of ``uniform`` has as many bytes as these have on average.
+    """
+    certain, count, loaded = int(prompt.certain.sum()), len(prompt.certain), prompt.loaded
+    planned, uniform = budgets["planned"], budgets["uniform"]
+    every, width, entry = np.arange(count + 1), loaded.shape.head_dim, ENTRY_BYTES[loaded.weights]
+    tokens = np.ceil(planned.tokens * (count / prefix) - 1e-9).astype(np.int64)
+    tokens = tokens.clip(min(certain + 1, count), count)
+    nbytes, equal = np.zeros_like(tokens), tokens.copy()
+    sizes = {bits: list_bytes(every, certain, count, width, entry, bits) for bits in ALL_BITS}
+    for place in np.ndindex(tokens.shape):
+        nbytes[place] = sizes[bits_of(planned.bits[place])][tokens[place]]
+    each = int(nbytes[list(prompt.scores)].mean())
+    for place in np.ndindex(tokens.shape):
+        fits = sizes[bits_of(uniform.bits[place])] <= each
+        equal[place] = np.flatnonzero(fits).max(initial=certain)
+    return {
+        "planned": planned._replace(tokens=tokens, nbytes=nbytes),
+        "uniform": uniform._replace(tokens=equal, nbytes=np.full_like(nbytes, each)),
+    }
 
 
 # From cells to numbers with intervals, and the verdict.
@@ -347,7 +417,6 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
     groups = [[cell] for cell in items.values()] + [[items[task] for task in can]]
     count = data.dataset.sizes["configuration"]
     scores = np.full((len(groups), count, 3, 3), np.nan)
-    by_haystack = np.full((len(groups), count, len(HAYSTACKS)), np.nan)
     for row, group in enumerate(groups):
         if not group:  # no totals
             continue
@@ -358,18 +427,46 @@ def _set_tasks(data: PlanData, items: Mapping[str, ItemCell]) -> None:
                 [cell.log_probability.values for cell in group],
             )
         )
-        haystacks = np.concatenate([cell.haystack.values for cell in group])
         for i, (score, log) in enumerate(zip(right, logs, strict=True)):
             scores[row, i, 0] = score.mean(), *wilson(float(score.sum()), len(score))
             scores[row, i, 1] = mean_bounds(log, highest=0.0)
             scores[row, i, 2] = mean_bounds(log - logs[0]) if i else np.nan
-            for j, haystack in enumerate(HAYSTACKS):
-                if np.any(haystacks == haystack):
-                    by_haystack[row, i, j] = score[haystacks == haystack].mean()
     data.score, data.log_probability, data.over_dense = np.moveaxis(scores, 2, 0)
-    data.haystack_score = by_haystack
     data.items = [sum(cell.score.sizes["item"] for cell in group) for group in groups]
     data.dense_can = [*(task in can for task in items), bool(can)]
+
+
+def set_questions(data: PlanData, cells: Sequence[xr.Dataset], questions: QuestionsRecord) -> None:
+    """Set what became of questions about articles, one cell per article."""
+    answered, about = ArticleCell(joined(cells, "question")), np.array(questions.about)
+    data.article = [questions.titles[i] for i in about]
+    data.asked, data.answer = answered.asked.values, answered.answer.values
+    data.reply, data.reply_f1 = answered.reply.values, answered.f1.values
+    for name in ("exact_match", "f1", "answer_probability"):
+        values = answered.dataset[name].values
+        over = values[:, :, None] - values[:, None, :2]
+        over[:, [0, 1], [0, 1]] = np.nan
+        mean = mean_bounds(over_articles(values, about))
+        if name != "answer_probability":  # not surer than if questions were independent
+            ends = np.array([wilson(x.sum(), len(x)) for x in values.T])
+            mean[:, 1] = np.fmin(mean[:, 1], ends[:, 0]).clip(0.0)
+            mean[:, 2] = np.fmax(mean[:, 2], ends[:, 1]).clip(max=1.0)
+        setattr(data, name, mean)
+        setattr(data, f"{name}_over", mean_bounds(over_articles(over, about)))
+
+
+def over_articles(values: Array, about: NDArray[np.int64]) -> Array:
+    """Independent numbers with the mean of [questions, ...]: one per article, if there are several.
+
+    Articles have different numbers of questions: theirs are the terms of the error of a ratio.
+    """
+    counts = np.bincount(about)
+    if len(counts) == 1:
+        return values
+    mean = values.mean(axis=0)
+    sums = [(values[about == article] - mean).sum(axis=0) for article in range(len(counts))]
+    terms: Array = mean + np.stack(sums) / counts.mean()
+    return terms
 
 
 def root_mean_square(errors: xr.DataArray) -> Array:

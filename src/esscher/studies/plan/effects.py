@@ -180,7 +180,7 @@ def measure_effects(
         sliding.append(inputs.layer)
         _, heads, _, _ = inputs.output_shape
         shape = (len(SELECTIONS), len(ALL_BITS), len(sizes))
-        norm = inputs.original()[0].to(torch.float32).square().sum(-1).mean(-1).double().numpy()
+        norm = inputs.original()[0].float().square().sum(-1).mean(-1).double().cpu().numpy()
         layers.append((np.zeros((inputs.k.shape[1], *shape)), np.zeros((heads, *shape)), norm))
 
     reader.read(measure)
@@ -228,11 +228,11 @@ def layer_effects(
         keys, values = (x[0, g, :prefix].to(torch.float32)[others] for x in (inputs.k, inputs.v))
         # errors of keys and of values by bits
         wrong = {bits: rounding_errors(keys, values, bits) for bits in (8, 4)}
-        key_scores = scores[g].numpy().astype(np.float64)[others]
+        key_scores = scores[g].cpu().numpy().astype(np.float64)[others]
         order = np.argsort(-key_scores, kind="stable")
-        moves = torch.zeros(len(gradients), len(others))
-        moved_by = {bits: torch.zeros(2, len(gradients), len(others)) for bits in wrong}
-        forgotten = torch.zeros(len(gradients), len(sizes))
+        moves = keys.new_zeros(len(gradients), len(others))
+        moved_by = {bits: keys.new_zeros(2, *moves.shape) for bits in wrong}
+        forgotten = keys.new_zeros(len(gradients), len(sizes))
         squares = []
         for h in mine:
             logits = inputs.logits(0, h, slice(None), torch.float32)
@@ -261,8 +261,8 @@ def layer_effects(
             squares.append(_by_bits(apart.sum(0), rounded) / count)
             lost = _without_smallest(weights[:, order], values[order], y, rooms)
             forgotten += torch.einsum("rqd,sqd->rs", slope, lost)
-            square[h, LARGEST, 0] = lost.square().sum((-1, -2)).double().numpy() / count
-        effect[g, LARGEST, 0] = forgotten.square().mean(0).double().numpy() / 2
+            square[h, LARGEST, 0] = lost.square().sum((-1, -2)).double().cpu().numpy() / count
+        effect[g, LARGEST, 0] = forgotten.square().mean(0).double().cpu().numpy() / 2
         by_bits = {bits: x.square().mean(1) for bits, x in moved_by.items()}
         costs = np.stack([_by_bits(moves.square().mean(0), by_bits) / 2, *squares])
         # of the sample, and of rounding what is kept of it
@@ -270,7 +270,7 @@ def layer_effects(
         for p, power in enumerate(POWERS):
             total = Inclusion(key_scores, power).excess(costs, rooms) + of_bits
             effect[g, p], *square[mine, p] = total
-    norm = outputs.square().sum(-1).mean(-1).double().numpy()
+    norm = outputs.square().sum(-1).mean(-1).double().cpu().numpy()
     return effect, square, norm
 
 
@@ -282,15 +282,15 @@ def _by_bits(sampled: Tensor, rounded: Mapping[int, Sequence[Tensor] | Tensor]) 
     rows = [
         sampled if b == EXACT else sampled + rounded[b[0]][0] + rounded[b[1]][1] for b in ALL_BITS
     ]
-    return torch.stack(rows).double().numpy()
+    return torch.stack(rows).double().cpu().numpy()
 
 
 def rounding_errors(keys: Tensor, values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """What keys [n, d_k] and values [n, d_v] are wrong by with so many bits."""
-    place = torch.arange(len(keys))
+    place = torch.arange(len(keys), device=keys.device)
     order = torch.argsort(place // (STRIDE * BLOCK) * STRIDE + place % STRIDE, stable=True)
     widths = keys.shape[1], values.shape[1]
-    data = encode(keys[order], values[order], torch.zeros(len(keys)), (bits, bits))
+    data = encode(keys[order], values[order], keys.new_zeros(len(keys)), (bits, bits))
     rounded = decode(data, len(keys), *widths, (bits, bits))[:2]
     back = torch.argsort(order)
     return rounded[0][back] - keys, rounded[1][back] - values
@@ -340,12 +340,14 @@ def output_gradients(
 
     def replacement(inputs: LayerInputs) -> Tensor:
         exact = inputs.original()
-        moved.append(torch.zeros(exact.shape, dtype=exact.dtype).requires_grad_())
+        moved.append(exact.new_zeros(exact.shape).requires_grad_())
         return exact + moved[-1]
 
     with torch.enable_grad(), attention_override(loaded, replacement):
         logs = end()
-        drawn = torch.multinomial(logs.detach().exp(), draws, replacement=True, generator=generator)
+        law = logs.detach().exp().cpu()
+        drawn = torch.multinomial(law, draws, replacement=True, generator=generator)
+        drawn = drawn.to(logs.device)
         targets = [
             logs.gather(1, drawn[:, r : r + 1]).sum() / len(logs) ** 0.5 for r in range(draws)
         ]

@@ -1,12 +1,12 @@
 """What is computed: calibration passages, budgets from them, and the check on unseen passages.
 
 A passage is a cell, and so is an item of a task. The check needs the budgets, so that its cells
-come after all others.
+come after all others; articles need the bits with which published rules do best in the check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,17 +26,20 @@ from esscher.engine.cache.published import RULES
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import check_supported
-from esscher.engine.text.items import TaskItem, calibration_item, task_item
+from esscher.engine.text.items import TaskItem, article_items, calibration_item, task_item
 from esscher.engine.text.packing import Passage, cut_again, first_passages
+from esscher.engine.text.questions import Article, read_questions
 from esscher.runs.executors import CellExecutor, Task
 from esscher.runs.folder import Run
 from esscher.runs.study import Setup, Work
 from esscher.studies.plan.check import (
-    HAYSTACKS,
+    article_cell,
+    best_bits,
     item_cell,
     passage_cell,
     root_mean_square,
     set_check,
+    set_questions,
 )
 from esscher.studies.plan.effects import (
     BITS,
@@ -137,9 +140,15 @@ def read_texts(
             items[name] = task_item(
                 loaded, task, i, settings.prefix, seed=settings.seed, haystack=haystack
             )
+    articles, questions = list[Article](), None
+    if study.questions is not None:
+        articles, questions = read_questions(study.questions)
+        for article in articles:
+            article_items(loaded, article)  # which refuses what the model cannot read
     records = {name: texts[name].record if name in texts else None for name in ("text", "check")}
-    setup = Setup(settings, {"model": loaded.record, **records, "plan": study.plan})
-    return setup, partial(_batches, setup, model, calibration, unseen, items, executor)
+    more = {"questions": questions, "plan": study.plan}
+    setup = Setup(settings, {"model": loaded.record, **records, **more})
+    return setup, partial(_batches, setup, model, calibration, unseen, items, articles, executor)
 
 
 def _batches(
@@ -148,10 +157,11 @@ def _batches(
     calibration: Sequence[Passage],
     unseen: Sequence[Passage],
     items: Mapping[str, TaskItem],
+    articles: Sequence[Article],
     executor: CellExecutor,
     run: Run,
 ) -> Iterator[Mapping[str, Task]]:
-    """Yield calibration passages, then those of the check and the items of tasks."""
+    """Yield calibration passages, then those of the check and items of tasks, then articles."""
     settings = setup.settings
     names = settings.cells("calibration")
     yield {
@@ -167,9 +177,16 @@ def _batches(
         for kind, passages in (("trial", calibration), ("check", unseen))
         for name, passage in zip(settings.cells(kind), passages, strict=True)
     } | {
-        name: Task(name, _item_cell, (model, item, budgets, settings))
+        name: Task(name, _cell, (model, item_cell, item, budgets, settings))
         for name, item in items.items()
     }
+    if articles:
+        checked = [cell for name in settings.cells("check") if (cell := run.read(name)) is not None]
+        chosen = best_bits(joined(checked, "passage"))
+        yield {
+            name: Task(name, _cell, (model, article_cell, article, budgets, chosen, settings))
+            for name, article in zip(PlanStudy.articles(setup), articles, strict=True)
+        }
 
 
 def _calibration_cell(
@@ -206,11 +223,9 @@ def _passage_cell(
         return passage_cell(*read, budgets, rules, settings.seed)
 
 
-def _item_cell(
-    model: AnyModel, item: TaskItem, budgets: Mapping[str, Budgets], settings: PlanSettings
-) -> xr.Dataset:
+def _cell(model: AnyModel, measure: Callable[..., xr.Dataset], *given: Any) -> xr.Dataset:
     with opened_model(model) as loaded:
-        return item_cell(loaded, item, budgets, settings)
+        return measure(loaded, *given)
 
 
 def choose_budgets(
@@ -273,7 +288,7 @@ def given_budgets(plan: Plan) -> dict[str, Budgets]:
 
 def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:
     """Choose budgets, and say what they cost."""
-    settings, model = setup.settings, setup.model
+    settings, model, record = setup.settings, setup.model, setup.records["questions"]
     stored = {
         kind: [cells[name] for name in settings.cells(kind)]
         for kind in ("calibration", "trial", "check", *settings.tasks)
@@ -286,7 +301,8 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
         configuration=(*BASE, *settings.against) if unseen else (),
         passage=range(len(unseen)),
         task=(*stored, ALL) if stored else (),
-        haystack=HAYSTACKS,
+        reference=BASE[:2],
+        question=range(sum(record.counts) if record else 0),
     )
     planned = budgets["planned"]
     data.tokens, data.power, data.nbytes = planned.tokens, planned.powers, planned.nbytes
@@ -297,6 +313,8 @@ def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> Plan
     data.fill("predicted_error")
     if unseen:
         set_check(data, unseen, stored)
+    if record is not None:
+        set_questions(data, [cells[name] for name in PlanStudy.articles(setup)], record)
     data.fill()
     return data
 

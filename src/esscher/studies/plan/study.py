@@ -1,8 +1,8 @@
 """The study: its options, what they amount to, and the variables of its cells and results.
 
-A cell is a passage or an item of a task: calibration passages under dense attention, the same under
-the plan (trials), held-out passages, and questions about texts. Trials, checks and items need the
-budgets, which follow from the calibration.
+A cell is a passage, an item of a task or an article: calibration passages under dense attention,
+the same under the plan (trials), held-out passages, questions about texts, and articles that a file
+has questions about. All but the first need the budgets, which follow from the calibration.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from msgspec import Meta
@@ -24,6 +25,7 @@ from esscher.engine.attention.bits import ALL_BITS, ENTRY_BYTES, list_bytes
 from esscher.engine.cache.budgets import Keeping, Score, SelectionKind, keeping_for
 from esscher.engine.models.outline import ModelRecord, Outline
 from esscher.engine.text.documents import TextRecord, check_text
+from esscher.engine.text.questions import QuestionsRecord, read_questions
 from esscher.engine.text.tasks import TASKS
 from esscher.runs.executors import CellExecutor
 from esscher.runs.model_study import ModelStudy
@@ -65,6 +67,8 @@ ALL = "all"
 #: Forms of a budget, and its units in bytes.
 _BUDGET = re.compile(r"([0-9.]+(?:e-?[0-9]+)?)\s*(tokens?|kB|MB|GB|)", re.IGNORECASE)
 _SIZES = {"k": 1e3, "m": 1e6, "g": 1e9}
+#: What exact match and F1 are.
+SQUAD = "mean over questions, without case, punctuation, and a, an, the, as for SQuAD"
 #: Bounds of a number of tokens.
 COUNTED: Mapping[str, Any] = {"ge": 1, "le": 10**15}
 #: Rounding of attention in float32: no tolerance below this can be told from 0.
@@ -108,6 +112,17 @@ class ItemCell(Data):
     answer = var("item", kind="U")
 
 
+class ArticleCell(Data):
+    """An article: what every configuration replied to questions about it."""
+
+    exact_match = var("question configuration")
+    f1 = var("question configuration")
+    answer_probability = var("question configuration")
+    reply = var("question configuration", kind="U")
+    asked = var("question", kind="U")
+    answer = var("question", kind="U")
+
+
 class PlanData(Data):
     """The result: a plan, what it is predicted to cost (``predict.py``), and what it cost.
 
@@ -115,7 +130,8 @@ class PlanData(Data):
     tasks that the dense model can do are the task ``all``.
 
     ``query`` numbers the query heads that share a key head. ``budget_effect`` and ``budget_error``
-    are of a key head that alone keeps so many tokens in its bits, without a fit.
+    are of a key head that alone keeps so many tokens in its bits, without a fit. ``question``
+    numbers those of a file of questions; differences are from dense and from the plan.
     """
 
     tokens = var("layer key_head", "tokens kept", "n0", kind="i", terminal="tokens")
@@ -193,9 +209,27 @@ class PlanData(Data):
         "task configuration bound", "log-probability", help="of the right answer, nats per token"
     )
     over_dense = var("task configuration bound", "over dense", help="log-probability minus dense")
-    haystack_score = var("task configuration haystack", "right answers", "p0")
     items = var("task", "questions", "n0", kind="i")
     dense_can = var("task", "dense can", kind="b", help="whether the dense model is right in half")
+
+    exact_match = var(
+        "configuration bound", "exact match", "p1", terminal="exact match", help=SQUAD
+    )
+    f1 = var("configuration bound", "F1", "p1", terminal="F1", help=SQUAD)
+    answer_probability = var(
+        "configuration bound",
+        "log-probability",
+        terminal="log-probability",
+        help="of the first right answer, nats per token",
+    )
+    exact_match_over = var("configuration reference bound", "exact match, difference", "p1")
+    f1_over = var("configuration reference bound", "F1, difference", "p1", terminal="F1 -")
+    answer_probability_over = var("configuration reference bound", "log-probability, difference")
+    article = var("question", kind="U")
+    asked = var("question", "question", kind="U")
+    answer = var("question", "right answer", kind="U")
+    reply = var("question configuration", kind="U")
+    reply_f1 = var("question configuration", "F1", "p0")
 
 
 class PlanSettings(Record, frozen=True, kw_only=True):
@@ -253,17 +287,19 @@ class PlanStudy(ModelStudy[PlanSettings]):
         {"calibration": CalibrationCell}
         | dict.fromkeys(("trial", "check"), PassageCell)
         | dict.fromkeys(TASKS, ItemCell)
+        | {"questions": ArticleCell}
     )
     records: ClassVar = {
         "model": ModelRecord,
         "text": TextRecord | None,
         "check": TextRecord | None,
+        "questions": QuestionsRecord | None,
         "plan": Plan | None,
     }
     asks = "How small can the cache be, head by head, and what does it cost?"
     next_step = "esscher generate MODEL --plan RUN --prompt FILE --compare"
     unit = "passages"
-    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "plan"})
+    sources: ClassVar[frozenset[str]] = frozenset({"model", "text", "check", "questions", "plan"})
     saves = True
     examples = (
         "esscher plan demo:smollm2 --text demo:docs --check demo:code --budget 0.125 --prefix 1024",
@@ -341,6 +377,13 @@ class PlanStudy(ModelStudy[PlanSettings]):
             "Questions per task, half of them about texts of noise.", ge=2, le=10**5, command=None
         ),
     ] = 20
+    questions: Annotated[
+        Path | None,
+        option(
+            "Also ask what this file asks about its articles, which are read whole: JSON in "
+            "SQuAD's format, 1.1 or 2.0; impossible questions are left out."
+        ),
+    ] = None
     seed: Seed = 0
 
     def resolve(self, model: Outline) -> PlanSettings:
@@ -425,9 +468,10 @@ class PlanStudy(ModelStudy[PlanSettings]):
         """Passages of the check; of a default number there may be fewer."""
         if self.tasks:
             _check_names("tasks", self.tasks, tuple(TASKS), "all")
-            if self.check is None:
-                raise InputError("tasks are part of a check; give a text with --check")
         if self.check is None:
+            for name in ("tasks", "questions"):
+                if getattr(self, name):
+                    raise InputError(f"{name} are part of a check; give a text with --check")
             return 0
         return AtMost.unless(self.check_passages, self.check_passages or CHECKED)
 
@@ -445,13 +489,15 @@ class PlanStudy(ModelStudy[PlanSettings]):
         for source in (self.text if self.plan is None else None, self.check):
             if source is not None:
                 check_text(source, self.column)
+        if self.questions is not None:
+            read_questions(self.questions)
 
     def run(self) -> PlanResult:
         """Make the plan; it is also stored as a file of its own."""
         result = super().run()
         assert isinstance(result, PlanResult)
         if self.out is not None:
-            result.save(self.out / PLAN)
+            result.save(Path(self.out) / PLAN)
         return result
 
     def read(
@@ -469,9 +515,16 @@ class PlanStudy(ModelStudy[PlanSettings]):
 
     @staticmethod
     def cells(setup: Setup[PlanSettings]) -> list[str]:
-        """One cell per passage, of calibration and of the check, and per item of a task."""
+        """One cell per passage, of calibration and of the check, per item of a task and article."""
         kinds = ("calibration", "trial", "check", *setup.settings.tasks)
-        return [name for kind in kinds for name in setup.settings.cells(kind)]
+        names = [name for kind in kinds for name in setup.settings.cells(kind)]
+        return names + PlanStudy.articles(setup)
+
+    @staticmethod
+    def articles(setup: Setup[PlanSettings]) -> list[str]:
+        """Names of the cells of articles."""
+        record = setup.records["questions"]
+        return [f"questions-{i}" for i in range(len(record.titles) if record else 0)]
 
     @staticmethod
     def combine(setup: Setup[PlanSettings], cells: Mapping[str, xr.Dataset]) -> PlanData:

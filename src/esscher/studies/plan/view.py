@@ -89,6 +89,12 @@ def _answers(result: PlanResult) -> xr.Dataset:
     return data.dataset.assign(answers=words.where(known, "dense cannot").astype(str))
 
 
+def _questions(result: PlanResult) -> xr.Dataset:
+    """All numbers; no rows without questions about articles."""
+    data = result.data
+    return data if data.sizes["question"] else data.isel(configuration=slice(0))
+
+
 TABLES = (
     TableView(
         "heads",
@@ -123,7 +129,7 @@ TABLES = (
         ("task", "configuration"),
         (
             *(PlanData.score, PlanData.log_probability, PlanData.over_dense),
-            *(PlanData.haystack_score, PlanData.items, PlanData.dense_can),
+            *(PlanData.items, PlanData.dense_can),
         ),
         lambda result: result.data,
     ),
@@ -134,6 +140,29 @@ TABLES = (
         (ANSWERS,),
         _answers,
         page=False,
+    ),
+    TableView(
+        "questions",
+        "Your questions",
+        ("configuration",),
+        (
+            *(PlanData.exact_match, PlanData.f1, PlanData.answer_probability),
+            *(PlanData.f1_over, PlanData.exact_match_over, PlanData.answer_probability_over),
+        ),
+        _questions,
+        caption="Every article was read, and its cache reduced, before a question was known. "
+        "Brackets are 95% intervals over articles, or over questions if there is one article.",
+    ),
+    TableView(
+        "replies",
+        "Replies to your questions",
+        ("question", "configuration"),
+        (
+            *(PlanData.article, PlanData.asked, PlanData.answer, PlanData.reply),
+            PlanData.reply_f1,
+        ),
+        _questions,
+        most=0,
     ),
 )
 #: What each key head would cost by the tokens that it keeps.
@@ -171,7 +200,7 @@ def headline(result: PlanResult) -> str:
     return sentence + (
         f"On {_passages(result)} mean KL to dense is {between(*planned)} with the plan and "
         f"{between(*uniform)} with uniform budgets. {verdict_sentence(result)} "
-        f"{advice(result)}{task_sentence(result)}"
+        f"{advice(result)}{task_sentence(result)}{question_sentence(result)}"
     )
 
 
@@ -285,6 +314,21 @@ def task_sentence(result: PlanResult) -> str:
     return (
         f" Questions about texts: {planned:.0%} right with the plan, {dense:.0%} dense, of "
         f"{int(data.items.sel(task=ALL))}{left_out}; {called} {score[best]:.0%}."
+    )
+
+
+def question_sentence(result: PlanResult) -> str:
+    """Return what became of questions about articles; nothing if there were none."""
+    record, data = result.setup.records["questions"], PlanData(result.data)
+    if record is None:
+        return ""
+    dense, planned = (data.f1.sel(configuration=name) for name in ("dense", "planned"))
+    over = data.f1_over.sel(configuration="planned", reference="dense")
+    about = counted(len(record.titles), "article")
+    return (
+        f" {counted(sum(record.counts), 'question')} of {record.source} about {about}: mean F1 is "
+        f"{between(*number(planned))} with the plan, {between(*number(dense))} dense; the "
+        f"difference is {between(*number(over))}."
     )
 
 
