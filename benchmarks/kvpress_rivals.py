@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from benchmarks.cache import CALIBRATED, CALIBRATION, RESULTS, UNSEEN, Cell, Comparison
 from benchmarks.cache_arms import Arm, budgets_arm, planned_arm, uniform_arm
-from benchmarks.cache_plans import Calibration, Sources, passages_of
+from benchmarks.cache_plans import Calibration, Sources, keeping_at, passages_of
 from benchmarks.cache_tables import paired_over, wide_table
 from benchmarks.kvpress import ENVIRONMENT, MODEL, press_for
 from benchmarks.kvpress_environment import other_python, run_presses
@@ -42,7 +42,7 @@ from esscher.engine.text.packing import Passage, first_passages
 
 STORED = Path(__file__).parent / "results" / "kvpress-rivals.csv"
 PREFIX, BUDGETS, PART = 1024, (0.25, 0.125, 0.0625), "rivals"
-#: Presses and how each is made; ``plan`` are budgets of a plan in LUKVPress, over SnapKV's scores.
+#: Presses and how each is made. LUKVPress has no budgets for this model: it gets those of a plan.
 PRESSES = {
     "snapkv": "snapkv",
     "adakv": "adakv",
@@ -101,6 +101,10 @@ def presses_of(
                 about = {"configuration": f"{name} {compared}", "budget": budget}
                 press |= {"name": f"{name} {compared} {budget}", "each": each, "about": about}
                 if press["kind"] == "lukv":
+                    press |= {
+                        "scorer": "expected",
+                        "recent": keeping_at(calibration.prefix, budget).recent,
+                    }
                     press["curves"] = f"{compared}-{budget}.npy"
                     nbytes = each * (2 * calibration.model.head_dim * calibration.entry + 4)
                     plan, _ = calibration.plan(budget, "last", "topk", bits=EXACT, each=nbytes)

@@ -47,7 +47,7 @@ def press_of(spec: dict[str, Any], folder: Path) -> Any:
     if kind == "critical":
         return kvpress.CriticalAdaKVPress(over)
     if kind == "lukv":
-        press = kvpress.LUKVPress(over, compression_ratio=ratio)
+        press = kvpress.LUKVPress(over, compression_ratio=ratio, window=spec["recent"])
         press._budget_curves = np.load(folder / spec["curves"])
         return press
     raise ValueError(kind)
