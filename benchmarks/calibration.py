@@ -41,7 +41,7 @@ from benchmarks.detection import (
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.engine.attention.outputs import streamed_attention
-from esscher.math.statistics import Rate, find_sinks, fit_rate, received_exponent
+from esscher.math.statistics import Rate, find_sinks, fit_rate, received_khat
 
 DIMS = (1, 8)
 HORIZONS = (0.5, 0.9, 1.5, 2.5)
@@ -168,8 +168,8 @@ def one_pass_cells(replicates: int) -> list[Row]:
             swept = fit_rate(curve["replicate_error"].sel(metric="mean", alpha=h), ONE_PASS_SIZES)
             head = esscher.gaussian_head(h, dim)
             burn_in = float(np.exp(min(head.frobenius**2, 700.0)))
-            found = [received_exponent(p[s], burn_in=burn_in) for p in passes]
-            k, beta = np.array([f.k for f in found]), np.array([f.exponent for f in found])
+            k, low, high = np.array([received_khat(p[s], find_sinks(p[s])) for p in passes]).T
+            beta = np.clip(1 - k, 0.0, 0.5)
             formula = esscher.exponents(h).khat
             rows.append(
                 {
@@ -178,9 +178,7 @@ def one_pass_cells(replicates: int) -> list[Row]:
                     "k_formula": formula,
                     "k": float(k.mean()),
                     "k_deviation": float(k.std(ddof=1)),
-                    "k_covered": float(
-                        np.mean([f.interval[0] <= formula <= f.interval[1] for f in found])
-                    ),
+                    "k_covered": float(np.mean((low <= formula) & (formula <= high))),
                     "one_pass": float(beta.mean()),
                     "swept": swept.exponent,
                     "swept_interval": list(swept.interval),
@@ -210,9 +208,9 @@ def sink_cells(replicates: int) -> list[Row]:
                 hits = np.zeros((2, len(ONE_PASS_HORIZONS)))
                 for r in range(some):
                     for s, values in enumerate(received(dim, n, r, logits)):
-                        found = set(find_sinks(values).tolist())
-                        hits[0, s] += found >= set(range(len(logits)))
-                        hits[1, s] += bool(found - set(range(len(logits))))
+                        result = set(find_sinks(values).tolist())
+                        hits[0, s] += result >= set(range(len(logits)))
+                        hits[1, s] += bool(result - set(range(len(logits))))
                 rows.append(
                     {"d": dim, "n": n, "sinks": name, "heads": some}
                     | {"found": (hits[0] / some).tolist(), "others": (hits[1] / some).tolist()}
@@ -242,18 +240,18 @@ def overall(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
         curves = sum(m["curves"] for m in members)
         share = sum(m["coverage"] * m["curves"] for m in members) / curves
         width = sum(m["width"] * m["curves"] for m in members) / curves
-        found = {"curves": curves, "coverage": share, "width": width}
+        results = {"curves": curves, "coverage": share, "width": width}
         if "d" in members[0]:
             pools = {d: [m for m in members if m["d"] == d] for d in DIMS}
-            found |= {
+            results |= {
                 f"coverage_{d}": sum(m["coverage"] * m["curves"] for m in part)
                 / sum(m["curves"] for m in part)
                 for d, part in pools.items()
                 if part
             }
         else:
-            found["coverage_error"] = float(np.sqrt(share * (1 - share) / curves))
-        out.append(dict(zip(keys, values, strict=True)) | found)
+            results["coverage_error"] = float(np.sqrt(share * (1 - share) / curves))
+        out.append(dict(zip(keys, values, strict=True)) | results)
     return out
 
 
@@ -297,27 +295,27 @@ def together(heads: list[Row], exact: list[Row]) -> Row:
 
 def one_pass(passes: int) -> Row:
     """k-hat of received attention beside the swept exponent."""
-    found = one_pass_cells(passes)
+    result = one_pass_cells(passes)
     columns = {"d": "{d}", "H": "{H:g}", "k formula": "{k_formula:.2f}"}
     columns |= {"k-hat": "{k:.2f} ± {k_deviation:.2f}", "covered": "{k_covered:.0%}"}
     columns |= {"one pass": "{one_pass:.3f}", "swept": "{swept:.3f}", "error": "{error:.3f}"}
     columns |= {"asymptotic": "{sharp:.3f}", "past burn-in": "{past_burn_in}"}
-    print(table(found, columns) + "\n")
-    return {"one_pass": found, "passes": passes}
+    print(table(result, columns) + "\n")
+    return {"one_pass": result, "passes": passes}
 
 
 def sinks(heads: int) -> Row:
     """Sinks that are found, and tokens that are taken for sinks."""
-    found = sink_cells(heads)
+    result = sink_cells(heads)
     rows = [
         row
         | {"at": " ".join(f"{x:.2f}" for x in row["found"])}
         | {"more": " ".join(f"{x:.2f}" for x in row["others"])}
-        for row in found
+        for row in result
     ]
     columns = {k: f"{{{k}}}" for k in ("d", "n", "sinks", "heads")}
     print(table(rows, columns | {"all found, by H": "{at}", "others taken, by H": "{more}"}))
-    return {"sinks": found}
+    return {"sinks": result}
 
 
 def laws(curves: int) -> Row:
@@ -361,7 +359,6 @@ def dependent(passes: int) -> Row:
     columns = {"d": "{d}", "correlation": "{correlation:g}", "H": "{H:g}"}
     columns |= {"k": "{k_formula:.2f}", "k-hat": "{k:.2f} ± {k_deviation:.2f}"}
     columns |= {"covered": "{covered:.0%}", "half-width": "{half_width:.2f}"}
-    columns |= {"trusted": "{trusted:.0%}", "warned": "{warned:.0%}", "worth": "{effective:.0f}"}
     print(table(rows, columns) + "\n")
     return {"dependent": rows}
 

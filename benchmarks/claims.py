@@ -39,5 +39,5 @@ def share(hits: Iterable[Any]) -> tuple[float, float]:
 
 def average(values: Iterable[float]) -> tuple[float, float]:
     """A mean and its standard error."""
-    found = np.array(list(values), dtype=float)
-    return float(found.mean()), float(found.std(ddof=1) / np.sqrt(len(found)))
+    result = np.array(list(values), dtype=float)
+    return float(result.mean()), float(result.std(ddof=1) / np.sqrt(len(result)))

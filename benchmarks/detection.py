@@ -26,8 +26,9 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import (
     LAWS,
+    find_sinks,
     fit_rate,
-    received_exponent,
+    received_khat,
     resample,
     select_law,
 )
@@ -178,7 +179,7 @@ def head_law_cells(curves: int) -> list[Row]:
                 for i in range(curves)
             ]
             for metric, curve in known.items():
-                found = [
+                results = [
                     select_law(resample(part[metric], SIZES, i), curve)
                     for i, part in enumerate(parts)
                 ]
@@ -188,12 +189,12 @@ def head_law_cells(curves: int) -> list[Row]:
                     for i, part in enumerate(parts)
                 ]
                 row[metric] = {
-                    "power_floor": float(np.mean([one.power["floor"] for one in found])),
+                    "power_floor": float(np.mean([one.power["floor"] for one in results])),
                     "verdict_power": _share(verdict == "power" for verdict in alone),
                     "leaves_prediction": _share(
-                        one.predicted is not None and one.predicted.leaves for one in found
+                        one.predicted is not None and one.predicted.leaves for one in results
                     ),
-                    "with_prediction_power": _share(one.verdict == "power" for one in found),
+                    "with_prediction_power": _share(one.verdict == "power" for one in results),
                 }
             rows.append(row)
     return rows
@@ -204,27 +205,17 @@ def dependent_cells(passes: int) -> list[Row]:
     for dim in (1, 4):
         for correlation in CORRELATIONS:
             for h in (0.5, 1.0, 2.0):
-                found = [
-                    received_exponent(
-                        _received(dim, correlation, h, seed), burn_in=np.exp(dim * h * h)
-                    )
-                    for seed in range(passes)
-                ]
+                received = [_received(dim, correlation, h, seed) for seed in range(passes)]
+                khat, low, high = np.array([received_khat(r, find_sinks(r)) for r in received]).T
                 k = h * h / (1 + h * h)
-                hits = np.array([one.interval[0] <= k <= one.interval[1] for one in found])
-                trusted = np.array([one.trusted for one in found])
                 rows.append(
                     {"d": dim, "correlation": correlation, "H": h, "k_formula": k}
                     | {
                         "passes": passes,
-                        "k": float(np.mean([one.k for one in found])),
-                        "k_deviation": float(np.std([one.k for one in found], ddof=1)),
-                        "covered": float(hits.mean()),
-                        "half_width": float(np.median([np.ptp(one.interval) for one in found]) / 2),
-                        "trusted": float(trusted.mean()),
-                        "trusted_and_wrong": float(np.mean(trusted & ~hits)),
-                        "warned": _share(one.dependent for one in found),
-                        "effective": float(np.median([one.effective_count for one in found])),
+                        "k": float(np.mean(khat)),
+                        "k_deviation": float(np.std(khat, ddof=1)),
+                        "covered": float(np.mean((low <= k) & (k <= high))),
+                        "half_width": float(np.median(high - low) / 2),
                     }
                 )
     return rows

@@ -43,7 +43,7 @@ def errors(replicates: int, seed: int) -> dict[str, Array]:
     count = int(TOP / STEP) + 1
     grid = STEP * np.arange(-count + 1, count)
     shape = (replicates, len(HORIZONS), len(SIZES))
-    found = {"tokens": np.empty(shape), "population": np.empty(shape)}
+    results = {"tokens": np.empty(shape), "population": np.empty(shape)}
     for r in range(replicates):
         sample = np.random.default_rng([seed, r]).standard_normal(SIZES[-1])
         for i, n in enumerate(SIZES):
@@ -53,20 +53,20 @@ def errors(replicates: int, seed: int) -> dict[str, Array]:
             spline = CubicSpline(grid, output)
             for j, h in enumerate(HORIZONS):
                 mass = np.exp(-0.5 * (grid / h) ** 2)
-                found["population"][r, j, i] = mass @ output / mass.sum()
-                found["tokens"][r, j, i] = spline(np.clip(h * tokens, -TOP, TOP)).mean()
-    return found
+                results["population"][r, j, i] = mass @ output / mass.sum()
+                results["tokens"][r, j, i] = spline(np.clip(h * tokens, -TOP, TOP)).mean()
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicates", type=int, default=1200)
     options = parser.parse_args()
-    found = errors(options.replicates, 31)
+    result = errors(options.replicates, 31)
     rows = []
     print("| queries | H | n | rms: simulated | gap | expected: simulated | gap |")
     print("|---|---|---|---|---|---|---|")
-    for queries, samples in found.items():
+    for queries, samples in result.items():
         for j, h in enumerate(HORIZONS):
             curves = esscher.theory.moment_curves(esscher.gaussian_head(h), SIZES, queries)
             for i, n in enumerate(SIZES):

@@ -44,7 +44,7 @@ def opened(page: Path) -> tuple[float, float]:
     """CPU seconds of the main thread, and seconds by the clock to the first chart."""
     from tests.show.browser import chromium
 
-    found = []
+    results = []
     with chromium() as browser:
         for _ in range(OPENED):
             context = browser.new_context(viewport={"width": 1280, "height": 900})
@@ -55,9 +55,9 @@ def opened(page: Path) -> tuple[float, float]:
             window.wait_for_selector("html[data-ready]", state="attached")
             metrics = session.send("Performance.getMetrics")["metrics"]
             spent = {one["name"]: one["value"] for one in metrics}["TaskDuration"]
-            found.append((spent, window.evaluate(FIRST) / 1000))
+            results.append((spent, window.evaluate(FIRST) / 1000))
             context.close()
-    cpu, clock = np.median(found, axis=0)
+    cpu, clock = np.median(results, axis=0)
     return float(cpu), float(clock)
 
 

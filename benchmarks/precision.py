@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from esscher.studies.paper.synthetic import geometric, swept_head
-from esscher.studies.sweep import Sweep, sweep
+from esscher.studies.sweep import Sweep, study, sweep
 from esscher.studies.sweep.measure import METRICS
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
@@ -37,9 +37,10 @@ def run(
     alphas = [float(alpha) for alpha in np.geomspace(0.05, 50, 12)]
     options: dict[str, Any] = {"predict": precision is not None}
     if precision is not None:
-        options |= {"precision": precision, "max_replicates": ALL}
+        options["precision"] = precision
+        study.PATIENCE = ALL / FIRST
     start = time.process_time()
-    found = sweep(
+    result = sweep(
         swept_head("authors"),
         geometric(largest / 30, largest, 12),
         ALL if precision is None else FIRST,
@@ -49,13 +50,13 @@ def run(
         progress=False,
         **options,
     )
-    return found, None if begun else round(time.process_time() - start, 1)
+    return result, None if begun else round(time.process_time() - start, 1)
 
 
-def told(found: Sweep) -> dict[str, Any]:
+def told(result: Sweep) -> dict[str, Any]:
     """Replicates by the size they end at, and exponents with intervals by metric and scale."""
-    depths = np.isfinite(found["replicate_error"].values[0, 0]).sum(axis=1)
-    ends = Counter(found.data["size"].values[depths - 1].tolist())
+    depths = np.isfinite(result["replicate_error"].values[0, 0]).sum(axis=1)
+    ends = Counter(result.data["size"].values[depths - 1].tolist())
     fits = {
         metric: [
             {
@@ -63,8 +64,8 @@ def told(found: Sweep) -> dict[str, Any]:
                 "interval": [end if end is None else round(end, 5) for end in fit.interval],
                 "predicted": None if fit.predicted is None else round(fit.predicted, 5),
             }
-            for alpha in found.data["alpha"].values
-            for fit in [found.rate(metric, alpha)]
+            for alpha in result.data["alpha"].values
+            for fit in [result.rate(metric, alpha)]
         ]
         for metric in METRICS
     }
@@ -73,7 +74,7 @@ def told(found: Sweep) -> dict[str, Any]:
 
 def compared(early: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
     """By metric: how far exponents are apart, and how many intervals of the early one hold them."""
-    found = {}
+    results = {}
     for metric in METRICS:
         pairs = list(zip(early["fits"][metric], whole["fits"][metric], strict=True))
         apart = [one["exponent"] - other["exponent"] for one, other in pairs]
@@ -83,12 +84,12 @@ def compared(early: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
         wider = [
             np.diff(one["interval"])[0] / np.diff(other["interval"])[0] for one, other in pairs
         ]
-        found[metric] = {
+        results[metric] = {
             "largest difference": round(max(map(abs, apart)), 4),
             "inside": f"{sum(inside)} of {len(inside)}",
             "intervals wider by": round(float(np.median(wider)), 2),
         }
-    return found
+    return results
 
 
 def main() -> None:
@@ -102,8 +103,8 @@ def main() -> None:
     stored = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for seed in map(int, options.seeds.split(",")):
         place = options.folder / f"{options.largest}-{seed}"
-        found, seconds = run(place / "precision", options.largest, seed, options.precision)
-        row: dict[str, Any] = {"precision": options.precision, "early": told(found)}
+        result, seconds = run(place / "precision", options.largest, seed, options.precision)
+        row: dict[str, Any] = {"precision": options.precision, "early": told(result)}
         row["early"]["cpu seconds"] = seconds
         if not options.without_all:
             whole, seconds = run(place / "all", options.largest, seed, None)

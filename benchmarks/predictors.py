@@ -47,7 +47,6 @@ FLAGS: dict[str, Callable[[xr.Dataset], xr.DataArray]] = {
     "burn-in above n_max (was: burn-in)": lambda data: (
         data["log_burn_in"] > np.log(data["size"][-1])
     ),
-    "over 10% of queries frozen (was: frozen)": lambda data: data["frozen_share"] > 0.1,
     "median query below 4 tokens (was: hardmax)": lambda data: data["ess"] < 4,
     "over 30% in sinks (was: sinks)": lambda data: (
         data["sink_share"] + data["delimiter_share"] > 0.3
@@ -146,14 +145,14 @@ def predictors(tables: dict[str, pd.DataFrame]) -> list[dict[str, Any]]:
     each = {name: predictor_table(table) for name, table in tables.items()}
     rows = []
     for row in together.to_dict("records"):
-        found: dict[str, Any] = {"of": METRICS[row["metric"]], "predictor": row["predictor"]}
+        results: dict[str, Any] = {"of": METRICS[row["metric"]], "predictor": row["predictor"]}
         for name, table in each.items():
             same = (table["metric"] == row["metric"]) & (table["predictor"] == row["predictor"])
-            found[name] = float(table[same]["mean absolute error"].iloc[0])
-        found["all"] = row["mean absolute error"]
+            results[name] = float(table[same]["mean absolute error"].iloc[0])
+        results["all"] = row["mean absolute error"]
         known = row["skill_low"] is not None and np.isfinite(row["skill_low"])
-        found["skill"] = [row[k] for k in ("skill", "skill_low", "skill_high")] if known else None
-        rows.append(found)
+        results["skill"] = [row[k] for k in ("skill", "skill_low", "skill_high")] if known else None
+        rows.append(results)
     return rows
 
 
@@ -210,10 +209,10 @@ def noise(runs: dict[str, xr.Dataset]) -> list[dict[str, Any]]:
             curve[name] = [noise_of_curve(one, seed) for seed, one in enumerate(each)]
         heads["all"] = np.concatenate(list(heads.values()))
         curve["all"] = list(chain.from_iterable(curve.values()))
-        found: dict[str, Any] = {"of": words}
+        results: dict[str, Any] = {"of": words}
         for name in heads:
             measured, predicted, miss, *ratio = heads[name].T
-            found[name] = {
+            results[name] = {
                 "perfect": float(np.sqrt(2 / np.pi) * measured.mean()),
                 "stated": float(np.sqrt(2 / np.pi) * np.hypot(measured, predicted).mean()),
                 "z": float(np.sqrt(np.mean((miss / np.hypot(measured, predicted)) ** 2))),
@@ -224,7 +223,7 @@ def noise(runs: dict[str, xr.Dataset]) -> list[dict[str, Any]]:
                 "predicted over measured": np.median(ratio, axis=1).tolist(),
                 "off": int((np.abs(np.log(ratio)).max(axis=0) > np.log1p(OFF)).sum()),
             }
-        rows.append(found)
+        rows.append(results)
     return rows
 
 
@@ -315,7 +314,7 @@ def main() -> None:
     folders = parser.parse_args().runs
     results = {folder.name: esscher.load(folder) for folder in folders}
     runs = {name: result.data for name, result in results.items()}
-    found = {
+    measured = {
         "predictors": predictors({name: result.table() for name, result in results.items()}),
         "curves": curves(runs),
         "noise": noise(runs),
@@ -324,19 +323,19 @@ def main() -> None:
     names = list(runs)
     print("| of | predictor | " + " | ".join(names) + " | all | skill |")
     print("|" + "---|" * (len(names) + 4))
-    for row in found["predictors"]:
+    for row in measured["predictors"]:
         skill = row["skill"]
         text = "" if skill is None else f"{skill[0]:.2f} ({skill[1]:.2f} to {skill[2]:.2f})"
         numbers = " | ".join(f"{row[name]:.3f}" for name in [*names, "all"])
         print(f"| {row['of']} | {row['predictor']} | {numbers} | {text} |")
     print("\n| curve of the | " + " | ".join(names) + " | all |")
     print("|" + "---|" * (len(names) + 2))
-    for row in found["curves"]:
+    for row in measured["curves"]:
         numbers = " | ".join("{:.0%}, {:.0%}".format(*row[name]) for name in [*names, "all"])
         print(f"| {row['of']} | {numbers} |")
     print("\n| of | noise | " + " | ".join(names) + " | all |")
     print("|" + "---|" * (len(names) + 3))
-    for row in found["noise"]:
+    for row in measured["noise"]:
         for words, shown in NOISE.items():
             numbers = " | ".join(shown(row[name]) for name in [*names, "all"])
             print(f"| {row['of']} | {words} | {numbers} |")
@@ -344,7 +343,7 @@ def main() -> None:
         "\n| exponent of the | flag | raised where measured below 1/2 | not raised where at "
         "1/2 |\n|---|---|---|---|"
     )
-    for row in found["flags"]:
+    for row in measured["flags"]:
         print(
             f"| {row['of']} | {row['flag']} | {_share(row['raised at slow heads'])} "
             f"| {_share(row['not raised at heads at 1/2'])} |"
@@ -358,7 +357,7 @@ def main() -> None:
         }
         for name, result in results.items()
     }
-    RESULTS.write_text(json.dumps({"runs": settings, **found}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps({"runs": settings, **measured}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

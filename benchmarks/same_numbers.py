@@ -263,9 +263,9 @@ def leaves_of(name: str) -> dict[str, Any]:
         result = RUNS[name](Path(place) / "run")
     tree = result.to_dict() if hasattr(result, "to_dict") else result
     # as JSON has it, so that what is stored and what is new are of the same types
-    found = dict(leaves(json.loads(json.dumps(tree))))
-    print(f"{name}: {len(found)} values, {time.monotonic() - start:.1f} s", flush=True)
-    return found
+    measured = dict(leaves(json.loads(json.dumps(tree))))
+    print(f"{name}: {len(measured)} values, {time.monotonic() - start:.1f} s", flush=True)
+    return measured
 
 
 def leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:

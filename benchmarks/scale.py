@@ -122,15 +122,15 @@ def comparison(folder: Path) -> dict[str, object]:
     seconds: dict[bool, float] = {True: 0.0, False: 0.0}
     mean_ratios, covariance_ratios, gains = [], [], []
     for layer in LAYERS:
-        view, found = cloud.layer(layer), {}
+        view, result = cloud.layer(layer), {}
         for two_levels in (True, False):
             start = time.perf_counter()
             rng = random_stream(0, "scale", layer)
-            found[two_levels] = pooled_reference(
+            result[two_levels] = pooled_reference(
                 view, rng, whole=0 if two_levels else view.q.shape[1]
             )
             seconds[two_levels] += time.perf_counter() - start
-        fast, exact = found[True], found[False]
+        fast, exact = result[True], result[False]
         mean = fast.mean - exact.mean
         covariance = fast.covariance - exact.covariance
         d = len(mean) // len(view.heads)
@@ -184,8 +184,8 @@ def main() -> None:
             RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
         rows = {(r["tokens"], r["layers"]): r for r in stored.get("rows", [])}
         for tokens in map(int, chosen.tokens.split(",")):
-            found = rows[tokens, chosen.layers] = row(tokens, chosen.layers, folder)
-            print(json.dumps(found), flush=True)
+            result = rows[tokens, chosen.layers] = row(tokens, chosen.layers, folder)
+            print(json.dumps(result), flush=True)
             stored["rows"] = [rows[key] for key in sorted(rows)]
             RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
 

@@ -73,11 +73,11 @@ def errors_of(
     squares = np.array(rows)
     level = squares.mean(axis=0)
     noise = squares.std(axis=0, ddof=1) / np.sqrt(replicates)
-    found = {
+    results = {
         name: (float(np.sqrt(level[k])), float(noise[k] / (2 * np.sqrt(level[k]))))
         for k, name in enumerate(("map", "mean_rms", "cov_rms"))
     }
-    return found | {"mean": (float(level[3]), float(noise[3]))}
+    return results | {"mean": (float(level[3]), float(noise[3]))}
 
 
 def gaussian_tokens(spectrum: Any, rng: np.random.Generator) -> Callable[[int], Any]:
@@ -110,9 +110,9 @@ def map_of_anisotropic_heads(scale: float) -> Iterator[Row]:
         curves = esscher.predict(head, [100, 1000], "tokens", seed=0).curves
         for i, n in enumerate((100, 1000)):
             count = int(scale * (4000 if n == 100 else 300))
-            found = errors_of(gaussian_tokens(m, rng), n, count, 0 * m, np.diag(m**2))
+            result = errors_of(gaussian_tokens(m, rng), n, count, 0 * m, np.diag(m**2))
             claim = f"map error, spectrum {spectrum}, n = {n:,}"
-            yield row("map", claim, curves["map"], i, found["map"])
+            yield row("map", claim, curves["map"], i, result["map"])
 
 
 def mean_on_the_line(scale: float) -> Iterator[Row]:
@@ -123,10 +123,12 @@ def mean_on_the_line(scale: float) -> Iterator[Row]:
         curves = esscher.predict(esscher.gaussian_head(h), sizes, "tokens").curves
         for i, n in enumerate(sizes):
             count = int(scale * (4000 if n == 100 else 400))
-            found = errors_of(gaussian_tokens([h], rng), n, count, np.zeros(1), np.array([[h * h]]))
+            result = errors_of(
+                gaussian_tokens([h], rng), n, count, np.zeros(1), np.array([[h * h]])
+            )
             for name, words in (("mean_rms", "rms"), ("mean", "expected")):
                 claim = f"{words} error of the mean, d = 1, H = {h:g}, n = {n:,}"
-                yield row("line", claim, curves[name], i, found[name])
+                yield row("line", claim, curves[name], i, result[name])
 
 
 def covariance_at_small_horizons(scale: float) -> Iterator[Row]:
@@ -136,9 +138,9 @@ def covariance_at_small_horizons(scale: float) -> Iterator[Row]:
         curves = esscher.predict(esscher.gaussian_head(h), [300, 1000], "tokens").curves
         for i, n in enumerate((300, 1000)):
             draw = gaussian_tokens([h], rng)
-            found = errors_of(draw, n, int(scale * 1000), np.zeros(1), np.array([[h * h]]))
+            result = errors_of(draw, n, int(scale * 1000), np.zeros(1), np.array([[h * h]]))
             claim = f"rms error of the covariance, d = 1, H = {h:g}, n = {n:,}"
-            yield row("covariance", claim, curves["cov_rms"], i, found["cov_rms"])
+            yield row("covariance", claim, curves["cov_rms"], i, result["cov_rms"])
 
 
 def other_laws(scale: float) -> Iterator[Row]:
@@ -156,10 +158,10 @@ def other_laws(scale: float) -> Iterator[Row]:
 
     for i, n in enumerate(sizes):
         count = int(scale * 1000)
-        found = errors_of(draw, n, count, np.zeros(d), level**2 * np.eye(d))
+        result = errors_of(draw, n, count, np.zeros(d), level**2 * np.eye(d))
         for name in ("map", "mean_rms", "cov_rms"):
             claim = f"{WORDS[name]}, signs, d = 3, H = 0.8, n = {n}"
-            yield row("laws", claim, curves[name], i, found[name])
+            yield row("laws", claim, curves[name], i, result[name])
 
 
 def clouds(scale: float) -> Iterator[Row]:
@@ -178,10 +180,10 @@ def clouds(scale: float) -> Iterator[Row]:
         return h * x[rows], x[rows], x[rows], limit[rows]
 
     for i, n in enumerate(sizes):
-        found = errors_of(draw, n, int(scale * 1000), mean, covariance)
+        result = errors_of(draw, n, int(scale * 1000), mean, covariance)
         for name in ("map", "mean_rms", "cov_rms"):
             claim = f"{WORDS[name]}, cloud of {size:,} tokens with mixed norms, d = 4, n = {n}"
-            yield row("clouds", claim, curves[name], i, found[name])
+            yield row("clouds", claim, curves[name], i, result[name])
 
 
 def causal_mask(scale: float) -> Iterator[Row]:
@@ -289,14 +291,14 @@ def main() -> None:
     kept = [old for old in kept if old["check"] not in chosen]
     print("| claim | stated | simulated | z |\n|---|---|---|---|")
     for name in chosen:
-        for found in CHECKS[name](options.replicates):
-            kept.append(asdict(found) | {"z": found.z})
-            noise = f"({found.stated_error:.2g})"
-            if found.stated_error == 0:
+        for result in CHECKS[name](options.replicates):
+            kept.append(asdict(result) | {"z": result.z})
+            noise = f"({result.stated_error:.2g})"
+            if result.stated_error == 0:
                 noise = ORDERS.get(name, noise)
             print(
-                f"| {found.claim} | {found.stated:.4g} {noise} "
-                f"| {found.simulated:.4g} ({found.simulated_error:.2g}) | {found.z:+.1f} |",
+                f"| {result.claim} | {result.stated:.4g} {noise} "
+                f"| {result.simulated:.4g} ({result.simulated_error:.2g}) | {result.z:+.1f} |",
                 flush=True,
             )
         RESULTS.write_text(json.dumps({"seed": SEED, "rows": kept}, indent=1) + "\n")

@@ -49,17 +49,17 @@ def argmax(scale: float) -> Iterator[Row]:
     q, k, v = (part.astype(np.float32) for part in (x @ matrix, x, x @ mix + 1))
     truth = [exact(q.astype(float), k.astype(float), v.astype(float), n) for n in SIZES]
     seeds = range(int(scale * 40))
-    found = [argmax_errors(q, k, v, SIZES, REPLICATES, np.random.default_rng(s)) for s in seeds]
+    results = [argmax_errors(q, k, v, SIZES, REPLICATES, np.random.default_rng(s)) for s in seeds]
     for j, n in enumerate(SIZES):
         shift, square = truth[j]
         claim = f"argmax over a cloud of {len(k)} tokens, d = 6, n = {n}"
-        seen = average(np.concatenate([one[0][:, j, 0] for one in found]))
+        seen = average(np.concatenate([one[0][:, j, 0] for one in results]))
         yield Row("argmax", f"{claim}: shift of the mean output", *seen, float(shift[0]), 0.0)
-        seen = average(np.concatenate([one[1][:, j] for one in found]))
+        seen = average(np.concatenate([one[1][:, j] for one in results]))
         yield Row("argmax", f"{claim}: squared map error", *seen, square, 0.0)
     # squared z-scores of every seed: of the shift's coordinates and of the squares
     scores = []
-    for shifts, squares in found:
+    for shifts, squares in results:
         z = []
         for j in range(len(SIZES)):
             for values, expected in ((shifts[:, j], truth[j][0]), (squares[:, j], truth[j][1])):
@@ -71,7 +71,7 @@ def argmax(scale: float) -> Iterator[Row]:
     level, noise = average(scores)
     yield Row(
         "argmax",
-        f"argmax, rms z-score over {len(found)} seeds",
+        f"argmax, rms z-score over {len(results)} seeds",
         float(stated),
         0.0,
         float(np.sqrt(level)),
@@ -104,6 +104,6 @@ def moments(scale: float) -> Iterator[Row]:
                     + 2 * (share @ (gamma * moved))
                     + (share @ moved**2) * (share @ received**2) ** 2
                 )
-            found = average((n * means.sel(radius=radius) ** 2).values)
+            result = average((n * means.sel(radius=radius) ** 2).values)
             claim = f"n times squared error of the mean, {law} of size R = {radius:g}, n = {n}"
-            yield Row("moments", claim, *found, truth, 0.0)
+            yield Row("moments", claim, *result, truth, 0.0)

@@ -194,14 +194,14 @@ def references(folder: str, repeats: int) -> dict[str, Callable[[], float]]:
     }
 
 
-def compared(name: str, found: Measured, stored: dict[str, Measured]) -> str:
+def compared(name: str, result: Measured, stored: dict[str, Measured]) -> str:
     """What to say of a row: slower or faster than the stored one, by more than the spread."""
     before = stored.get(name)
     if before is None:
         return "not stored"
-    if min(found.ratios) > max(before.ratios):
+    if min(result.ratios) > max(before.ratios):
         return f"SLOWER than stored ({np.median(before.ratios):.3g})"
-    if max(found.ratios) < min(before.ratios):
+    if max(result.ratios) < min(before.ratios):
         return f"faster than stored ({np.median(before.ratios):.3g})"
     return "as stored"
 
@@ -244,7 +244,7 @@ def main() -> None:
         textbook()
         return
     names = list(ROWS) if options.only is None else options.only.split(",")
-    stored, found, known = read_stored(RESULTS), {}, {}
+    stored, result, known = read_stored(RESULTS), {}, {}
     with tempfile.TemporaryDirectory() as folder:
         measure = references(folder, options.repeats or 3)
         for name in names:
@@ -253,15 +253,15 @@ def main() -> None:
                 known[row.against] = measure[row.against]()
             times = options.repeats or row.repeats
             runs = [spent(row.words, folder, row.told) for _ in range(times)]
-            found[name] = one = Measured.of(row, runs, known[row.against])
+            result[name] = one = Measured.of(row, runs, known[row.against])
             print(
                 f"{name:20} {np.median(one.seconds):8.2f} s  {one.peak:7.0f} MB  "
                 f"{np.median(one.ratios):6.3g} x {one.against:9} {compared(name, one, stored)}"
             )
-    slower = [name for name in found if "SLOWER" in compared(name, found[name], stored)]
+    slower = [name for name in result if "SLOWER" in compared(name, result[name], stored)]
     print(f"slower than stored: {', '.join(slower) or 'nothing'}")
     if options.store:
-        rows = {name: asdict(row) for name, row in (stored | found).items()}
+        rows = {name: asdict(row) for name, row in (stored | result).items()}
         about = {"machine": machine(), "rows": rows}
         RESULTS.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 

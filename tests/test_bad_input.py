@@ -37,7 +37,6 @@ THEORY = [
     "mean_constant",
     "measured_supremum",
     "moment_curves",
-    "received_exponent",
 ]
 LAWS = [
     "Cube",
@@ -102,7 +101,6 @@ def test_a_number_is_no_head_and_the_message_says_how_to_make_one(call):
             esscher.laws.Gaussian(dim=2), query=np.outer(x, x), key=np.eye(2)
         ),
         lambda x: esscher.fit_rate(np.outer(x, x), [10, 20]),
-        lambda x: esscher.theory.received_exponent(x),
         lambda x: esscher.theory.hardmax_curve(x),
     ],
 )

@@ -1,4 +1,4 @@
-"""What theory says about a head: limits, exponents, constants, curves and bounds."""
+"""Theory of a head: limits, exponents, constants, curves and bounds."""
 
 from esscher.math import limits, theory
 from esscher.math.heads import ArrayHead as ArrayHead
@@ -6,9 +6,8 @@ from esscher.math.heads import Tokens as Tokens
 from esscher.math.heads import WeightHead as WeightHead
 from esscher.math.limits import *  # noqa: F403 - its own __all__ says what
 from esscher.math.statistics import Rate as Rate
-from esscher.math.statistics import received_exponent as received_exponent
 from esscher.math.theory import *  # noqa: F403 - its own __all__ says what
 
-__all__ = ["ArrayHead", "Rate", "Tokens", "WeightHead", "received_exponent"]
+__all__ = ["ArrayHead", "Rate", "Tokens", "WeightHead"]
 __all__ += limits.__all__
 __all__ += theory.__all__

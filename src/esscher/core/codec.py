@@ -22,8 +22,6 @@ T = TypeVar("T")
 #: Numbers of things: bounded, so that a stranger's file cannot ask for any amount of memory.
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
-#: A number of things, or the mean of several such numbers.
-Amount: TypeAlias = Count | Annotated[float, Meta(ge=0, le=1e15)]
 #: Names, hashes and sentences.
 Name: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Hash: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{0,64}$")]
@@ -49,13 +47,6 @@ _LONGEST = 200
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything that is stored as a JSON object."""
-
-
-class Estimate(Record, frozen=True, kw_only=True):
-    """A number with the ends of its interval; both may be missing."""
-
-    value: float | None
-    interval: tuple[float | None, float | None]
 
 
 def as_record(tree: Any, kind: type[T], place: str) -> T:

@@ -138,13 +138,6 @@ def between(
     return f"{text} ({shown(low, how)} to {shown(high, how)})"
 
 
-def visible(text: str) -> str:
-    """A token as it can be read: what is not printable, and text that runs backwards, by name."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
-
-
 def rates_said(counts: Mapping[Any, int], where: str) -> str:
     """Say how fast errors fall, such as ``like 1/sqrt(n) in 52 heads, more slowly in 1``.
 

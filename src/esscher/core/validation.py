@@ -150,12 +150,12 @@ def _as_number(value: object, name: str) -> float:
         raise InputError(f"{name} is {shortened(value)}; that is too large") from error
 
 
-def as_seed(value: int, name: str = "seed") -> int:
+def as_seed(value: int) -> int:
     """Return ``value`` as a seed: a whole number of at least 0."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    number = int(value) if whole else _as_number(value, name)
+    number = int(value) if whole else _as_number(value, "seed")
     if number < 0 or not math.isfinite(number) or int(number) != number:
-        raise InputError(f"{name} is {shortened(value)}; it must be a whole number of at least 0")
+        raise InputError(f"seed is {shortened(value)}; it must be a whole number of at least 0")
     return int(number)
 
 

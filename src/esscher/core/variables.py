@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import ArrayLike, NDArray
 
-    from esscher.core.codec import Estimate
 
 Kind = Literal["f", "i", "b", "U"]
 #: Axis of estimates, and its labels.
@@ -51,7 +50,6 @@ AXES: dict[str, tuple[Kind, str]] = {
     "half": ("U", "half"),
     "called": ("U", "called"),
     "threshold": ("i", "threshold"),
-    "type": ("U", "type of tail"),
     "rank": ("i", "rank"),
     "query": ("i", "query head of the group"),
     "selection": ("U", "selection"),
@@ -377,11 +375,6 @@ def bounds(value: float | None, ends: Sequence[float | None] | None) -> list[flo
     """Return a number and the ends of its interval along ``bound``; NaN for what is not there."""
     low, high = ends or (None, None)
     return [float("nan") if x is None else float(x) for x in (value, low, high)]
-
-
-def estimate(number: Estimate | Any) -> list[float]:
-    """Return the same of a record."""
-    return bounds(number.value, number.interval)
 
 
 def with_ends(array: xr.DataArray) -> tuple[float, tuple[float, float]]:

@@ -11,32 +11,23 @@ from esscher.math.statistics.laws import law_words
 from esscher.show.chart import Axis, Series, bands, figure, lines, panel, points
 from esscher.show.content import Plot
 from esscher.show.frames import finite
-from esscher.show.theme import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, limits
+from esscher.show.theme import BLACK, BLUE, GREEN, limits
 
-#: Dashes of the fit, and of the law that bends.
-WHOLE, DASHED = (1, 0), (4, 2)
-#: Exponents to compare with: words, colour and dashes.
-COMPARED: dict[str, tuple[str, str, tuple[int, ...]]] = {
-    "predicted": ("predicted on this range", GREEN, (6, 2, 1, 2)),
-    "sharp": ("asymptotic (conjectured)", PURPLE, (1, 2)),
-    "paper_reference": ("published reference", ORANGE, (4, 2)),
-    "paper_bound": ("published bound", GREY, (4, 2)),
-}
+#: Dashes of the fit, of the law that bends, and of the predicted exponent.
+WHOLE, DASHED, DOTTED = (1, 0), (4, 2), (6, 2, 1, 2)
 #: Places of a line; more where a law bends would not be seen.
 PLACES = 60
 HEIGHT = 200.0
 
 
 def draw_rate(rate: Rate) -> Plot:
-    """Draw a rate; lines to compare with start at the fit's value at the smallest size."""
+    """Draw a rate; the predicted exponent starts at the fit's value at the smallest size."""
     grid = np.geomspace(rate.sizes[0], rate.sizes[-1], PLACES)
-    # name, colour, dashes and errors of every line, those to compare with first
+    # name, colour, dashes and errors of every line
     curves: list[tuple[str, str, tuple[int, ...], Array]] = []
-    for field, (words, colour, dash) in COMPARED.items():
-        beta = getattr(rate, field)
-        if beta is not None:
-            through = rate.fitted[0] * (grid / grid[0]) ** -beta
-            curves.append((f"{words} {beta:.3f}", colour, dash, through))
+    if (beta := rate.predicted) is not None:
+        through = rate.fitted[0] * (grid / grid[0]) ** -beta
+        curves.append((f"predicted on this range {beta:.3f}", GREEN, DOTTED, through))
     least, most = rate.interval
     sure = "" if least is None or most is None else f" ({least:.3f} to {most:.3f})"
     words = f"fit {rate.exponent:.3f}{sure}"

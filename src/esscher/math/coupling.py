@@ -151,7 +151,7 @@ class Coupling:
 
 @dataclass(frozen=True, eq=False)
 class CoupledMoments:
-    """``M = S_k^{1/2} S_q^{1/2}`` of a head, the mean tilt, and the strength of each tilt.
+    """``M = S_k^{1/2} S_q^{1/2}`` of a head, and the mean tilt.
 
     Queries and keys need not be the same tokens: only their own covariances enter.
     """
@@ -160,16 +160,15 @@ class CoupledMoments:
     frobenius: float
     tau: float
     spectrum: Array
-    strengths: Array
 
     @classmethod
     def of(cls, tilts: Array, keys: Array) -> CoupledMoments:
         """Of rows of tilts and keys."""
-        return cls.from_moments(RowMoments.of(tilts), RowMoments.of(keys), tilts)
+        return cls.from_moments(RowMoments.of(tilts), RowMoments.of(keys))
 
     @classmethod
-    def from_moments(cls, tilts: RowMoments, keys: RowMoments, some: Array) -> CoupledMoments:
-        """Of the moments of tilts and keys; strengths are those of some tilts."""
+    def from_moments(cls, tilts: RowMoments, keys: RowMoments) -> CoupledMoments:
+        """Of the moments of tilts and keys."""
         key_root = symmetric_root(keys.covariance)
         spectrum = np.linalg.svd(key_root @ symmetric_root(tilts.covariance), compute_uv=False)
         return cls(
@@ -177,17 +176,12 @@ class CoupledMoments:
             frobenius=float(np.linalg.norm(spectrum)),
             tau=float(np.linalg.norm(key_root @ tilts.mean)),
             spectrum=np.asarray(spectrum[:SHOWN], dtype=np.float64),
-            strengths=np.linalg.norm(some @ key_root, axis=1),
         )
 
     @property
     def log_burn_in(self) -> float:
         """``F^2 + |tau|^2``: before e to this power a typical query has less than one token."""
         return self.frobenius**2 + self.tau**2
-
-    def frozen_share(self, n: int) -> float:
-        """Share of queries past freezing at n tokens: ``s > sqrt(2 ln n)``."""
-        return float(np.mean(self.strengths > np.sqrt(2 * np.log(n))))
 
 
 class RowMoments:

@@ -309,16 +309,9 @@ class WeightHead(Head):
 
     def with_law(self, law: Law) -> WeightHead:
         """Return the head with the same weights over another law of the same dimension."""
-        return weight_head(
-            law,
-            query=self.query_weight,
-            key=self.key_weight,
-            value=self.value_weight,
-            query_bias=self.query_bias,
-            key_bias=self.key_bias,
-            value_bias=self.value_bias,
-            scale=self.scale,
-        )
+        if law.dim != self.law.dim:
+            raise InputError(f"the law lives in R^{law.dim}, the weights in R^{self.law.dim}")
+        return replace(self, law=law)
 
     def scaled(self, factor: float) -> WeightHead:
         """Return the head with its tilts multiplied by ``factor`` (horizons scale with it)."""

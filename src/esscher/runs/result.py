@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from esscher.runs.folder import Run, RunConfig
+    from esscher.runs.folder import Run
     from esscher.runs.study import Setup, Study
     from esscher.show.table_view import TableView
 
@@ -269,8 +269,7 @@ class HeadResult:
         rows = {"layer", "head"}, {"layer", "key_head"}
         view = next(view for view in self.result.views if set(view.rows) in rows)
         frame = view.shown(self.result)
-        axes = [axis for axis in ("head", "key_head") if axis in frame]
-        row = frame[(frame["layer"] == str(self.layer)) & (frame[axes[0]] == str(self.head))]
+        row = frame[(frame["layer"] == str(self.layer)) & (frame[view.rows[1]] == str(self.head))]
         return {str(name): str(row[name].iloc[0]) for name in frame.columns[2:] if len(row)}
 
     def curves(self) -> pd.DataFrame:
@@ -285,9 +284,10 @@ class HeadResult:
         if curves is None:
             raise InputError(f"a result of {self.result.study.name()} has no curves of heads")
         frame: pd.DataFrame = curves.frame(self.result)
-        axes = [axis for axis in ("head", "key_head") if axis in frame]
-        here = (frame["layer"] == self.layer) & (frame[axes[0]] == self.head)
-        return frame[here].drop(columns=["layer", axes[0]]).reset_index(drop=True)
+        axis: str = curves.rows[1]
+        here = (frame["layer"] == self.layer) & (frame[axis] == self.head)
+        rows: pd.DataFrame = frame[here].drop(columns=["layer", axis])
+        return rows.reset_index(drop=True)
 
     def plot(self) -> Plot:
         """Draw its curves.
@@ -396,7 +396,14 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     import xarray as xr
 
     cells, complete = study.stored(setup, run)
-    attributes = attributes_of(study, setup, list(cells), complete, run.config)
+    attributes: dict[str, Any] = {
+        "kind": study.name(),
+        "cells": json.dumps(list(cells)),
+        "complete": int(complete),
+        "created": run.config.created,
+        "configuration": json.dumps(setup.configuration()),
+        "versions": json.dumps(run.config.versions),
+    }
     path = run.folder / RESULTS
     if run.on_disk and path.exists():
         try:
@@ -418,25 +425,6 @@ def finish(study: type[Study[S]], setup: Setup[S], run: Run, write: bool = False
     if write and cells:
         write_atomically(path, to_bytes(data))
     return study.result(study, setup, data, run.folder)
-
-
-def attributes_of(
-    study: type[Study[S]], setup: Setup[S], cells: Sequence[str], complete: bool, config: RunConfig
-) -> dict[str, Any]:
-    """Return the attributes of the dataset of a result.
-
-    Name of the study, names of the cells, 1 if everything that was asked for is there, when the
-    run was begun, settings with model and text, and the software that measured; lists and objects
-    as JSON.
-    """
-    return {
-        "kind": study.name(),
-        "cells": json.dumps(list(cells)),
-        "complete": int(complete),
-        "created": config.created,
-        "configuration": json.dumps(setup.configuration()),
-        "versions": json.dumps(config.versions),
-    }
 
 
 def read_result(path: Path, study: type[Study[Any]] | None = None) -> xr.Dataset:

@@ -233,7 +233,18 @@ class Study(ABC, Generic[S]):
                 log = run.folder / LOG if run.on_disk else None
                 try:
                     with Reporter(log, options.progress, self.unit) as reporter:
-                        _compute(self, setup, batches, run, reporter, executor)
+                        # compute the cells that are missing, and store each as it arrives
+                        names = dict.fromkeys(self.cells(setup))
+                        reporter.expect(len(names), len(names) - len(run.missing(names)))
+                        for batch in batches(replace(run, doing=reporter.doing)):
+                            if not batch.keys() <= names.keys():
+                                names |= dict.fromkeys(batch)
+                                there = len(names) - len(run.missing(names))
+                                reporter.expect(len(names), there)
+                            missing = [batch[name] for name in run.missing(batch)]
+                            for name, data in executor.run(missing):
+                                run.write(name, data)
+                                reporter.advance()
                 except KeyboardInterrupt as stop:
                     reason = stop.reason if isinstance(stop, Interrupted) else str(stop)
                     done = len(set(run.names()) - self.auxiliary)
@@ -328,23 +339,3 @@ def function_of(study: Callable[P, Study[S]]) -> Callable[P, Result[S]]:
     run.__doc__ = f"{cleandoc(kind.__doc__ or '')}\n\nParameters\n----------\n{listed}"
     run.__signature__ = signature  # type: ignore[attr-defined]
     return run
-
-
-def _compute(
-    study: Study[Any],
-    setup: Setup[Any],
-    batches: Batches,
-    run: Run,
-    reporter: Reporter,
-    executor: CellExecutor,
-) -> None:
-    """Compute the cells that are missing, and store each as it arrives."""
-    names = dict.fromkeys(study.cells(setup))
-    reporter.expect(len(names), len(names) - len(run.missing(names)))
-    for batch in batches(replace(run, doing=reporter.doing)):
-        if not batch.keys() <= names.keys():
-            names |= dict.fromkeys(batch)
-            reporter.expect(len(names), len(names) - len(run.missing(names)))
-        for name, data in executor.run([batch[name] for name in run.missing(batch)]):
-            run.write(name, data)
-            reporter.advance()

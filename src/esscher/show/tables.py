@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, and text that is text."""
+"""Output of commands: tables that fit the terminal, and text that is text."""
 
 from __future__ import annotations
 

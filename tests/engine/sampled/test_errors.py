@@ -107,7 +107,6 @@ def test_a_subset_of_queries_stands_for_all(monkeypatch):
     # the mean is compared with a reference that is off by no more than a few of its errors
     gap = np.abs(full.errors[0, -1] - some.errors[0, -1])
     assert np.all(gap < 4 * some.reference_error[-1])
-    assert np.allclose(full.relative, some.relative, rtol=0.2)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "mpnet"])

@@ -59,12 +59,12 @@ def test_signs_with_a_diagonal_matrix_against_the_exact_sum():
         value_bias=[1.0, 2.0],
         scale=1.0,
     )
-    found = limit_moments(head)
-    assert found.method == "quadrature"
+    result = limit_moments(head)
+    assert result.method == "quadrature"
     cloud = 1.3 * np.array(list(product([-1.0, 1.0], repeat=3)))
     outputs = head.limit_map(head.tokens(cloud).tilts)
-    np.testing.assert_allclose(found.mean, outputs.mean(axis=0), rtol=1e-13)
-    np.testing.assert_allclose(found.covariance, np.cov(outputs.T, bias=True), rtol=1e-13)
+    np.testing.assert_allclose(result.mean, outputs.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(result.covariance, np.cov(outputs.T, bias=True), rtol=1e-13)
 
 
 def test_cube_with_a_permutation_like_matrix_against_sampling(within_errors):
@@ -99,10 +99,10 @@ def _mean_square_langevin(kappa):
 @pytest.mark.parametrize("horizon", [10.0, 1e3, 1e6])
 def test_cube_at_large_horizons_against_a_direct_integral(horizon):
     """The map tends to a step, and the panels follow it."""
-    found = limit_moments(law_head(Cube(2), horizon=horizon))
+    result = limit_moments(law_head(Cube(2), horizon=horizon))
     exact = _mean_square_langevin(3 * horizon)  # A = H / Sigma with Sigma = 1/3
-    np.testing.assert_allclose(np.diag(found.covariance), exact, rtol=1e-12)
-    assert found.covariance_error.max() < 1e-12
+    np.testing.assert_allclose(np.diag(result.covariance), exact, rtol=1e-12)
+    assert result.covariance_error.max() < 1e-12
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +115,20 @@ def test_array_head_is_the_dense_softmax(arrays):
     q, k, v = arrays
     scores = np.exp(q @ k.T / 2)
     outputs = scores @ v / scores.sum(axis=1, keepdims=True)
-    found = limit_moments(array_head(q, k, v))
-    assert found.method == "finite sum"
-    np.testing.assert_allclose(found.mean, outputs.mean(axis=0), rtol=1e-11)
-    np.testing.assert_allclose(found.covariance, np.cov(outputs.T, bias=True), rtol=1e-11)
+    result = limit_moments(array_head(q, k, v))
+    assert result.method == "finite sum"
+    np.testing.assert_allclose(result.mean, outputs.mean(axis=0), rtol=1e-11)
+    np.testing.assert_allclose(result.covariance, np.cov(outputs.T, bias=True), rtol=1e-11)
 
 
 def test_sampled_queries_of_an_array_head(arrays, within_errors):
     head = array_head(*arrays)
     exact = limit_moments(head)
-    found = sampled_moments(head, 400, seed=1)
-    assert found.method == "sampled queries, all keys"
-    assert found.samples == 400
-    within_errors(found.mean, exact.mean, found.mean_error)
-    within_errors(found.covariance, exact.covariance, found.covariance_error)
+    result = sampled_moments(head, 400, seed=1)
+    assert result.method == "sampled queries, all keys"
+    assert result.samples == 400
+    within_errors(result.mean, exact.mean, result.mean_error)
+    within_errors(result.covariance, exact.covariance, result.covariance_error)
 
 
 def test_long_array_heads_are_sampled():
@@ -140,20 +140,20 @@ def test_long_array_heads_are_sampled():
 
 def test_finite_tokens():
     tokens = np.array([[0.0], [1.0], [3.0]])
-    found = limit_moments(law_head(FiniteTokens(tokens), horizon=0.7))
+    result = limit_moments(law_head(FiniteTokens(tokens), horizon=0.7))
     scores = np.exp(0.7 / tokens.var() * (tokens - tokens.mean()) * tokens.T)
     outputs = scores @ tokens[:, 0] / scores.sum(axis=1)
-    assert found.mean[0] == pytest.approx(outputs.mean(), rel=1e-12)
-    assert found.covariance[0, 0] == pytest.approx(outputs.var(), rel=1e-12)
+    assert result.mean[0] == pytest.approx(outputs.mean(), rel=1e-12)
+    assert result.covariance[0, 0] == pytest.approx(outputs.var(), rel=1e-12)
 
 
 def _z_scores(head, exact, samples, seeds):
     upper = np.triu_indices(len(exact.mean))
     scores = []
     for seed in range(seeds):
-        found = sampled_moments(head, samples, seed=seed)
-        means = (found.mean - exact.mean) / found.mean_error
-        spread = ((found.covariance - exact.covariance) / found.covariance_error)[upper]
+        result = sampled_moments(head, samples, seed=seed)
+        means = (result.mean - exact.mean) / result.mean_error
+        spread = ((result.covariance - exact.covariance) / result.covariance_error)[upper]
         scores.append(np.concatenate([means, spread]))
     return np.array(scores)
 
@@ -192,13 +192,13 @@ def test_queries_are_independent_of_weights_drawn_with_the_same_seed():
     law = Sphere(400, 20.0)
     query, key, value = np.random.default_rng(0).standard_normal((3, 32, 400)) / 20.0
     head = weight_head(law, query=query, key=key, value=value)
-    found = limit_moments(head, samples=4096, seed=0)
-    assert found.method == "sampling"
+    result = limit_moments(head, samples=4096, seed=0)
+    assert result.method == "sampling"
     outputs = head.limit_map(head.sample(4096, np.random.default_rng(99)).tilts)
     squares = np.sum((outputs - outputs.mean(axis=0)) ** 2, axis=1)
     error = squares.std() / np.sqrt(4096) * np.sqrt(2)  # of the difference of two samples
     # 4.5 standard errors: one false alarm in 10^5
-    assert abs(np.trace(found.covariance) - squares.mean()) < 4.5 * error
+    assert abs(np.trace(result.covariance) - squares.mean()) < 4.5 * error
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 50, 768])
@@ -209,10 +209,10 @@ def test_tilts_of_one_length_on_a_sphere(dim):
     ratio = float(mpmath.besseli(dim / 2, kappa) / mpmath.besseli(dim / 2 - 1, kappa))
     turn = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))[0]
     head = weight_head(Sphere(dim, radius), query=s * turn, key=np.eye(dim), scale=1.0)
-    found = limit_moments(head)
-    assert found.method == "closed form"
+    result = limit_moments(head)
+    assert result.method == "closed form"
     np.testing.assert_allclose(
-        found.covariance, (radius * ratio) ** 2 / dim * np.eye(dim), rtol=1e-12, atol=1e-15
+        result.covariance, (radius * ratio) ** 2 / dim * np.eye(dim), rtol=1e-12, atol=1e-15
     )
 
 

@@ -45,13 +45,13 @@ def test_true_power_laws_are_seldom_called_bent(noise: str, replicates: int) -> 
 
 
 def test_a_power_law_over_a_wide_range_is_decisive() -> None:
-    for found in selections(SIZES**-0.4, 100, 10):
-        if found.law == "power" and not found.steepens:
-            assert found.decisive
-            assert found.verdict == "power"
-            assert found.rivals == ()
-            assert "straight" in found.evidence
-            assert min(found.power.values()) > 0.8
+    for result in selections(SIZES**-0.4, 100, 10):
+        if result.law == "power" and not result.steepens:
+            assert result.decisive
+            assert result.verdict == "power"
+            assert result.rivals == ()
+            assert "straight" in result.evidence
+            assert min(result.power.values()) > 0.8
 
 
 @pytest.mark.parametrize("expected", [FLOOR, 1 / np.log(SIZES)], ids=["floor", "logarithm"])
@@ -60,17 +60,17 @@ def test_a_test_that_could_not_have_failed_decides_nothing(expected: Array) -> N
 
     The limit of a floor has level 5%; more than 4 of 40 would have probability 0.05.
     """
-    found = selections(expected, 64, 40, "half-normal")
-    assert not any(one.verdict == "power" for one in found)
-    straight = [one for one in found if one.law == "power" and not one.misfit]
+    result = selections(expected, 64, 40, "half-normal")
+    assert not any(one.verdict == "power" for one in result)
+    straight = [one for one in result if one.law == "power" and not one.misfit]
     assert len(straight) > 20
     assert all("not distinguished from" in one.evidence for one in straight)
     if expected is FLOOR:
-        assert sum((one.floor_share or 0.0) < 0.5 for one in found) <= 4
+        assert sum((one.floor_share or 0.0) < 0.5 for one in result) <= 4
     # what the test says it finds is what it finds: 4 binomial standard errors
     name = "floor" if expected is FLOOR else "logarithmic"
-    power = np.mean([one.power[name] for one in found])
-    seen = np.mean([one.law != "power" for one in found])
+    power = np.mean([one.power[name] for one in result])
+    seen = np.mean([one.law != "power" for one in result])
     assert abs(seen - power) < 4 * np.sqrt(0.2 * 0.8 / 40)
 
 
@@ -78,13 +78,13 @@ def test_a_predicted_curve_finds_the_floor() -> None:
     """Its slope is known, so that 64 replicates are enough; its constant does not matter."""
     predicted = 3 * SIZES**-0.5
     for selection in selections(FLOOR, 64, 8, "half-normal", predicted=predicted):
-        found = selection.predicted
-        assert found is not None
-        assert found.floor_power > 0.9
-        assert not found.follows
-        assert found.p_value < 0.05
-        assert found.drift_interval[0] > 1
-        assert "leaves the predicted curve" in found.words
+        result = selection.predicted
+        assert result is not None
+        assert result.floor_power > 0.9
+        assert not result.follows
+        assert result.p_value < 0.05
+        assert result.drift_interval[0] > 1
+        assert "leaves the predicted curve" in result.words
     good = selections(SIZES**-0.5, 64, 8, "half-normal", predicted=predicted)
     assert sum(one.verdict == "as predicted" for one in good) >= 6
     assert all("floor" not in one.rivals for one in good if one.verdict == "as predicted")
@@ -97,21 +97,21 @@ def test_a_floor_is_found() -> None:
     verdicts = []
     for seed in range(12):
         errors = noisy(expected, sizes, 60, seed, "small")
-        found = select_law(resample(errors, sizes, seed))
-        verdicts.append(found.law)
-        floor = found.laws["floor"]
+        result = select_law(resample(errors, sizes, seed))
+        verdicts.append(result.law)
+        floor = result.laws["floor"]
         error = float(np.sqrt(floor.covariance[2][2]))
         assert abs(floor.parameters["floor"] - 0.015) < 5 * error
-        assert found.decisive
+        assert result.decisive
     assert verdicts == ["floor"] * 12
 
 
 def test_a_logarithmic_law_is_found() -> None:
     """(ln n)^-1/2 over n = 1e3 to 1e9, as hardmax has it."""
     laws = []
-    for found in selections(np.log(WIDE) ** -0.5, 200, 12, sizes=WIDE):
-        laws.append(found.law)
-        fit = found.laws["logarithmic"]
+    for result in selections(np.log(WIDE) ** -0.5, 200, 12, sizes=WIDE):
+        laws.append(result.law)
+        fit = result.laws["logarithmic"]
         error = float(np.sqrt(fit.covariance[1][1]))
         assert abs(fit.parameters["exponent"] - 0.5) < 5 * error
     assert laws.count("logarithmic") >= 11
@@ -125,16 +125,16 @@ BIASED = SIZES[1:] ** -0.5 + 8 / SIZES[1:]
 def test_two_powers_are_found() -> None:
     """Bias/n + noise/sqrt(n) is no floor; a wrong law is decided in 1 or 2 of 100 curves."""
     sizes = SIZES[1:]
-    found = selections(BIASED, 100, 12, sizes=sizes)
-    assert sum(one.law == "two powers" for one in found) >= 10
-    assert sum(one.verdict in ("power", "floor", "logarithmic") for one in found) <= 1
-    for one in found:
+    result = selections(BIASED, 100, 12, sizes=sizes)
+    assert sum(one.law == "two powers" for one in result) >= 10
+    assert sum(one.verdict in ("power", "floor", "logarithmic") for one in result) <= 1
+    for one in result:
         fit = one.laws["two powers"]
         left = np.array(list(fit.parameters.values())) - [1, 8]
         assert left @ np.linalg.solve(fit.covariance, left) < 25  # chi^2 of 2 degrees: 4e-6
         assert "two powers" in repr(one)
     few = selections(BIASED, 10, 12, sizes=sizes)
-    decided = [sum(one.decisive for one in some) for some in (few, found)]
+    decided = [sum(one.decisive for one in some) for some in (few, result)]
     assert decided[0] < decided[1]
 
 
@@ -143,17 +143,17 @@ def test_a_power_that_two_powers_describe_as_well_is_undecided() -> None:
     short = SIZES[2:]
     equal = short**-0.5 + np.exp(np.log(short).mean() / 2) / short  # with the slope 3/4
     for expected in (short**-0.75, equal):
-        found = selections(expected, 32, 8, sizes=short)
-        undecided = [one for one in found if one.verdict == "undecided"]
+        result = selections(expected, 32, 8, sizes=short)
+        undecided = [one for one in result if one.verdict == "undecided"]
         assert len(undecided) >= 6
         for one in undecided:
             assert "two powers" in (one.law, *one.rivals) or one.steepens
         if expected is equal:
-            assert not any(one.verdict == "power" for one in found)
+            assert not any(one.verdict == "power" for one in result)
     for beta in (0.5, 1.0):
-        found = selections(SIZES**-beta, 32, 8)
+        result = selections(SIZES**-beta, 32, 8)
         # the test of straightness rejects 5%, that of an exponent of 1/2 or 1 another 5%
-        assert sum(one.verdict == "power" for one in found) >= 6
+        assert sum(one.verdict == "power" for one in result) >= 6
 
 
 @pytest.mark.parametrize(("half", "one"), [(1.0, 8.0), (1.0, 0.0), (0.0, 1.0), (1e-3, 5.0)])
@@ -177,17 +177,17 @@ def test_a_curve_that_steepens_is_no_bent_law() -> None:
 
 
 def test_weights_and_parameters() -> None:
-    found = select_law(resample(power_curve(0.4, 100, 1), SIZES, 1))
-    assert tuple(found.laws) == LAWS
-    power = found.laws["power"]
+    result = select_law(resample(power_curve(0.4, 100, 1), SIZES, 1))
+    assert tuple(result.laws) == LAWS
+    power = result.laws["power"]
     np.testing.assert_allclose(
         power.error(SIZES), power.parameters["constant"] * SIZES ** -power.parameters["exponent"]
     )
     # The law with floor contains the power law, hence is never further away.
-    assert found.laws["floor"].chi_square <= power.chi_square + 1e-6
-    assert found.largest_floor is not None
-    assert 0 <= found.largest_floor <= np.exp(found.laws["power"].error(SIZES)).max()
-    assert "criterion" in repr(found)
+    assert result.laws["floor"].chi_square <= power.chi_square + 1e-6
+    assert result.largest_floor is not None
+    assert 0 <= result.largest_floor <= np.exp(result.laws["power"].error(SIZES)).max()
+    assert "criterion" in repr(result)
 
 
 @pytest.mark.parametrize("floor", [0.0, 1e-4, 0.02, 0.3])
@@ -203,12 +203,12 @@ def test_the_floor_fit_is_exact_without_noise(floor: float, beta: float) -> None
 @pytest.mark.parametrize(("sizes", "replicates"), [(3, 50), (7, 4)])
 def test_too_little_to_compare(sizes: int, replicates: int) -> None:
     errors = power_curve(0.4, replicates, 1)[:, :sizes]
-    found = select_law(resample(errors, SIZES[:sizes], 0))
-    assert (found.law, found.decisive, found.laws) == ("power", False, {})
-    assert f"{sizes} sizes and {replicates} replicates" in found.evidence
+    result = select_law(resample(errors, SIZES[:sizes], 0))
+    assert (result.law, result.decisive, result.laws) == ("power", False, {})
+    assert f"{sizes} sizes and {replicates} replicates" in result.evidence
 
 
 def test_equal_replicates_are_not_compared() -> None:
-    found = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, 0))
-    assert not found.laws
-    assert "equal" in found.evidence
+    result = select_law(resample(np.tile(SIZES**-0.5, (20, 1)), SIZES, 0))
+    assert not result.laws
+    assert "equal" in result.evidence

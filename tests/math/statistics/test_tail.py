@@ -17,13 +17,13 @@ from esscher.math.statistics import tail_count, tail_shape, values_needed
 @pytest.mark.parametrize("k", [0.2, 0.5, 0.8])
 def test_exact_generalised_pareto_samples(k: float) -> None:
     rng = random_stream(0, "test tail")
-    found = [tail_shape(stats.genpareto.rvs(k, size=4000, random_state=rng)) for _ in range(40)]
-    mean = np.mean([shape.k for shape in found])
-    deviation = np.std([shape.k for shape in found], ddof=1)
+    results = [tail_shape(stats.genpareto.rvs(k, size=4000, random_state=rng)) for _ in range(40)]
+    mean = np.mean([shape.k for shape in results])
+    deviation = np.std([shape.k for shape in results], ddof=1)
     # The prior at 1/2 is worth 10 of 199 observations: it pulls by at most 0.02.
     assert abs(mean - k) < 4 * deviation / np.sqrt(40) + 0.02
-    assert deviation == pytest.approx(found[0].standard_error, rel=0.4)
-    covered = [abs(shape.k - k) < 1.96 * shape.standard_error for shape in found]
+    assert deviation == pytest.approx(results[0].standard_error, rel=0.4)
+    covered = [abs(shape.k - k) < 1.96 * shape.standard_error for shape in results]
     assert np.mean(covered) > 0.92 - 3 * np.sqrt(0.05 * 0.95 / 40)
 
 

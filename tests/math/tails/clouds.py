@@ -26,3 +26,8 @@ def planted(law: str, count: int, seed: int, dim: int = DIM):
     scales[0] = 1.0
     turn, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
     return (tokens * scales) @ turn, turn[0]
+
+
+def blocks(tokens):
+    """Consecutive tokens as 32 blocks, instead of passages."""
+    return np.arange(len(tokens)) * 32 // len(tokens)

@@ -40,8 +40,6 @@ def test_tau_is_recovered_and_its_interval_covers(law, tau):
 def test_a_power_law_is_of_pareto_type():
     rng = np.random.default_rng(3)
     result = compare_tails(rng.pareto(2.0, COUNT) + 1, GROUPS, 0.1)
-    # k = 1/2, with standard error (1 + k)/sqrt(800)
-    assert result.k == pytest.approx(0.5, abs=4 * 1.5 / np.sqrt(800))
     assert result.criterion["Pareto"] == 0
     assert result.criterion["Gaussian"] > 100
     assert result.tau_interval[1] < 1
@@ -57,7 +55,6 @@ def test_repeated_tokens_are_not_independent():
         often = compare_tails(np.repeat(values, 16), np.repeat(np.arange(1000), 16), 0.1)
         narrow.append(np.diff(np.log(once.tau_interval))[0])
         wide.append(np.diff(np.log(often.tau_interval))[0])
-        assert often.inflation == pytest.approx(16, rel=0.1)
     assert np.median(wide) == pytest.approx(np.median(narrow), rel=0.25)
 
 
@@ -91,20 +88,20 @@ def test_equal_values_stay_together():
 
 def test_variance_proxy_of_a_gaussian_and_of_a_mixture():
     rng = np.random.default_rng(7)
-    gaussian = variance_proxy(rng.standard_normal(COUNT), GROUPS, 0)
-    # 100 values carry the end of the range: 2 K / t^2 is known to 2 * 0.1 / reach^2 there
-    assert 1 <= gaussian.value < 1 + 4 * 0.2 / gaussian.reach**2
-    assert gaussian.interval[0] < 1.02
+    value, low, _ = variance_proxy(rng.standard_normal(COUNT), GROUPS, 0)
+    # 100 values carry the end of the range, |t| = 1.5: 2 K / t^2 is known to 2 * 0.1 / t^2 there
+    assert 1 <= value < 1 + 4 * 0.2 / 1.5**2
+    assert low < 1.02
     weight, distance = 0.1, 4.0
     sample = rng.standard_normal(COUNT) + distance * (rng.random(COUNT) < weight)
-    result = variance_proxy(5 + 3 * sample, GROUPS, 0)
+    value, _, high = variance_proxy(5 + 3 * sample, GROUPS, 0)
     variance = 1 + weight * (1 - weight) * distance**2
-    s = np.linspace(0.05, result.reach, 400) / np.sqrt(variance)
+    s = np.linspace(0.05, 4.0, 400) / np.sqrt(variance)
     s = np.concatenate([s, -s])
     log_mgf = s**2 / 2 + np.log(1 - weight + weight * np.exp(distance * s)) - s * weight * distance
     exact = np.max(2 * log_mgf / (s**2 * variance))
-    error = (result.interval[1] - result.value) / stats.t.ppf(0.975, 31)
-    assert abs(result.value - exact) < 4 * error
+    error = (high - value) / stats.t.ppf(0.975, 31)
+    assert abs(value - exact) < 4 * error
     assert exact > 1.5
     symmetric = variance_proxy(np.where(rng.random(COUNT) < 0.5, 1.0, -1.0), GROUPS, 0)
-    assert symmetric.value == pytest.approx(1, abs=0.01)
+    assert symmetric[0] == pytest.approx(1, abs=0.01)

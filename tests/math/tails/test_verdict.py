@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esscher.core.codec import Estimate
 from esscher.math.statistics.intervals import rank_correlation_interval
-from esscher.math.tails.candidates import Cloud, TailComparison, VarianceProxy
+from esscher.math.tails.candidates import Cloud, TailComparison
 from esscher.math.tails.verdict import (
     EXPONENTIAL,
     NONE,
@@ -26,28 +25,21 @@ from esscher.math.tails.verdict import (
 
 def comparison(low, high, *, pareto=0.0):
     return TailComparison(
-        share=0.1,
         threshold=2.0,
         exceedances=100,
-        groups=10,
         tau=1.0,
         tau_interval=(low, high),
-        k=0.1,
-        inflation=1.0,
-        gaussian_over_exponential=0.0,
         criterion={"Gaussian": 0.0, "Weibull": 1.0, "Pareto": 1.0 - pareto},
     )
 
 
 def cloud(*halves, proxies=(1.0, 1.0)):
     """A cloud of which only the comparisons and proxies matter."""
-    each = tuple(
-        VarianceProxy(value=value, interval=(value, value), reach=1.0, at=1.0) for value in proxies
-    )
+    each = tuple([value] * 3 for value in proxies)
     return Cloud(
         tokens=1000,
         passages=10,
-        kurtosis=Estimate(value=0.0, interval=(0.0, 0.0)),
+        kurtosis=[0.0] * 3,
         proxy=each[0],
         tail=(HEAVY,),
         tail_halves=tuple((half,) for half in halves),
@@ -100,11 +92,11 @@ def test_a_verdict_is_what_both_halves_say():
 def test_kappa_by_hand():
     """Cohen's example: 20 + 15 of 50 alike; kappa = (0.7 - 0.5) / (1 - 0.5) = 0.4."""
     table = np.array([[20.0, 5.0, 0.0], [10.0, 15.0, 0.0], [0.0, 0.0, 0.0]])
-    result = kappa_estimate(table, 0)
-    assert result.value == pytest.approx(0.4)
-    assert result.interval[0] < 0.4 < result.interval[1]
-    assert kappa_estimate(np.diag([7.0, 0.0, 0.0]), 0).value is None
-    assert kappa_estimate(np.zeros((3, 3)), 0).value is None
+    value, low, high = kappa_estimate(table, 0)
+    assert value == pytest.approx(0.4)
+    assert low < 0.4 < high
+    assert np.isnan(kappa_estimate(np.diag([7.0, 0.0, 0.0]), 0)).all()
+    assert np.isnan(kappa_estimate(np.zeros((3, 3)), 0)).all()
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.6, 0.9])
@@ -116,7 +108,7 @@ def test_intervals_of_kappa_cover(kappa):
     inside = 0
     for seed in range(200):
         table = rng.multinomial(24, law.ravel()).reshape(3, 3).astype(float)
-        low, high = kappa_estimate(table, seed).interval
+        _, low, high = kappa_estimate(table, seed)
         inside += low <= kappa <= high
     assert inside >= 176
 
@@ -126,8 +118,8 @@ def test_a_table_of_the_halves():
     assert verdict_table(map(half_verdicts, clouds)).tolist() == [[3, 2, 0], [0, 0, 1], [0, 0, 0]]
     # nine of ten alike, as chance would have it: nothing is known about single clouds
     chance = [cloud(LIGHT, LIGHT)] * 32 + [cloud(LIGHT, HEAVY)] * 4 + [cloud(HEAVY, LIGHT)] * 4
-    result = kappa_estimate(verdict_table(map(half_verdicts, chance)), 0)
-    assert result.interval[0] < 0 < result.interval[1]
+    _, low, high = kappa_estimate(verdict_table(map(half_verdicts, chance)), 0)
+    assert low < 0 < high
 
 
 def test_rank_correlation():
@@ -135,8 +127,8 @@ def test_rank_correlation():
     inside = 0
     for _ in range(200):
         both = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], size=72)
-        low, high = rank_correlation_interval(*both.T).interval
+        _, low, high = rank_correlation_interval(*both.T)
         inside += low <= 6 / np.pi * np.arcsin(0.3) <= high
     assert inside >= 180
-    assert rank_correlation_interval(*np.ones((2, 9))).value is None
-    assert rank_correlation_interval(*np.zeros((2, 0))).value is None
+    assert np.isnan(rank_correlation_interval(*np.ones((2, 9)))).all()
+    assert np.isnan(rank_correlation_interval(*np.zeros((2, 0)))).all()

@@ -57,13 +57,13 @@ def depth_12():
 
 def test_the_measured_limit_of_depth_12_is_the_recursion(depth_12):
     _, recursion, limits = depth_12
-    found = compared(limits, recursion)
+    result = compared(limits, recursion)
     # 6 means and 21 covariances; Student with 47 degrees of freedom, Bonferroni at 95%
     assert limits.shape[2] == 27
-    assert found.largest_bound.values == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
+    assert result.largest_bound.values == pytest.approx(stats.t.ppf(1 - 0.05 / 54, 47))
     # one look at depth 12 at that level; all layers together at Bonferroni over layers as well
-    assert found.agreement[-1] != DIFFERS
-    assert found.largest.max() < stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
+    assert result.agreement[-1] != DIFFERS
+    assert result.largest.max() < stats.t.ppf(1 - 0.05 / (2 * 27 * 12), 47)
 
 
 def test_another_recursion_is_refused(depth_12):
@@ -71,9 +71,9 @@ def test_another_recursion_is_refused(depth_12):
     _, recursion, limits = depth_12
     _, wrong = drawn(12, 6, 1e-9, tau=0.2, seed=3)
     np.testing.assert_allclose(wrong.means[1], recursion.means[1], atol=0.01)
-    found = compared(limits, wrong)
-    assert found.agreement[-1] == DIFFERS
-    assert found.largest[-1] > 2 * found.largest_bound[-1]
+    result = compared(limits, wrong)
+    assert result.agreement[-1] == DIFFERS
+    assert result.largest[-1] > 2 * result.largest_bound[-1]
 
 
 def test_no_verdict_where_the_samples_are_far_from_their_limit():
@@ -84,23 +84,23 @@ def test_no_verdict_where_the_samples_are_far_from_their_limit():
     tilted, _ = drawn(2, 4, 0.3, tau=2.5)
     assert "below the burn-in of layer 0" in doubts(tilted, 64, small)[1]
     assert doubts(tilted, 10_000, small) == [None, None]
-    found = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
-    assert found["largest"][-1] > found["largest_bound"][-1]
-    assert found["agreement"][-1] == UNDECIDED
-    assert "gives the limit is undecided" in found.headline
+    result = esscher.deep_stack(depth=2, dim=2, horizon=3, sizes=[32, 64], replicates=8)
+    assert result["largest"][-1] > result["largest_bound"][-1]
+    assert result["agreement"][-1] == UNDECIDED
+    assert "gives the limit is undecided" in result.headline
 
 
 def test_noise_that_agrees_with_anything_is_no_verdict():
     """Layers of gain 2 amplify errors beyond the tokens: small deviations mean nothing then."""
-    found = esscher.deep_stack(
+    result = esscher.deep_stack(
         depth=6, dim=4, output_scale=2.0, sizes=[64, 128, 256], replicates=12
     )
-    last = found.data.isel(layer=-1)
+    last = result.data.isel(layer=-1)
     assert last["error"].sel(curve="map", bound="value")[-2] > 1
     assert last["largest"] < last["largest_bound"]
     assert last["agreement"] == UNDECIDED
     assert "agree with anything" in str(last["doubt"].values)
-    assert "agrees with the recursion" not in found.headline
+    assert "agrees with the recursion" not in result.headline
 
 
 def test_every_layer_has_the_horizon_and_the_size(depth_12):
@@ -115,7 +115,7 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
     """Tokens without the normalising factors come out the same, only larger."""
     stack, limit = drawn(5, 4, 0.8, seed=1)
     tokens = random_stream(0, "test tokens").standard_normal((300, 4))
-    found = [errors["map"] for errors, _ in layer_errors(stack, limit, tokens, "float64")]
+    results = [errors["map"] for errors, _ in layer_errors(stack, limit, tokens, "float64")]
     x, exact, scale, law = tokens, tokens, 1.0, Gaussian(dim=4)
     for i, layer in enumerate(stack):
         head, output = layer.head, layer.output
@@ -132,7 +132,7 @@ def test_the_factor_of_a_layer_changes_no_relative_error():
         law = Gaussian(limit.means[i + 1], limit.covariances[i + 1])
         size = np.sqrt(np.trace(limit.covariances[i + 1])) / scale
         error = np.sqrt(np.mean(np.sum((x - exact) ** 2, axis=1))) / size
-        assert error == pytest.approx(found[i], rel=1e-9)
+        assert error == pytest.approx(results[i], rel=1e-9)
 
 
 def test_tokens_against_a_dense_softmax():
@@ -181,17 +181,17 @@ def test_growth_factors_cover_the_truth():
 def test_deep_on_a_stack(tmp_path):
     out = tmp_path / "run"
     options = {"depth": 3, "dim": 3, "sizes": [32, 64, 128, 256], "replicates": 8, "seed": 1}
-    found = esscher.deep_stack(out=out, **options)
-    assert found.complete
-    json.dumps(found.to_dict(), allow_nan=False)
-    data = found.data
+    result = esscher.deep_stack(out=out, **options)
+    assert result.complete
+    json.dumps(result.to_dict(), allow_nan=False)
+    data = result.data
     assert data["error"].shape == (3, 3, 4, 3)
     assert data["growth"].sel(layer=0).isnull().all()
     assert data["growth"].sel(layer=[1, 2]).notnull().all()
-    assert set(found.tables()) == {"layers", "limit", "errors"}
-    assert len(found.table()) == 9
-    assert len(found.table("errors")) == 3 * 3 * 4
-    assert len(found.table("limit")) == 3
+    assert set(result.tables()) == {"layers", "limit", "errors"}
+    assert len(result.table()) == 9
+    assert len(result.table("errors")) == 3 * 3 * 4
+    assert len(result.table("limit")) == 3
     xr.testing.assert_identical(esscher.load(out).data, data)
     # a replicate that is gone is computed again, to the same
     (out / "parts" / "replicate-5.safetensors").unlink()
@@ -200,11 +200,11 @@ def test_deep_on_a_stack(tmp_path):
 
 
 def test_one_replicate_has_no_intervals():
-    found = esscher.deep_stack(depth=1, dim=2, sizes=[16, 64], replicates=1)
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert found["error"].sel(bound=["low", "high"]).isnull().all()
-    assert found["agreement"][0] == UNDECIDED
-    assert "is undecided: one replicate" in found.headline
+    result = esscher.deep_stack(depth=1, dim=2, sizes=[16, 64], replicates=1)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result["error"].sel(bound=["low", "high"]).isnull().all()
+    assert result["agreement"][0] == UNDECIDED
+    assert "is undecided: one replicate" in result.headline
 
 
 def test_fewer_replicates_agree_less_often():
@@ -216,10 +216,10 @@ def test_fewer_replicates_agree_less_often():
     noise = random_stream(0, "agree").standard_normal((48, *exact.shape))
     limits = exact + 0.02 * noise
     for part, verdict in ((limits, AGREES), (limits[:4], UNDECIDED), (limits + 0.05, DIFFERS)):
-        found = compared(part, limit)
-        assert found.agreement.values.tolist() == [verdict] * 2
+        result = compared(part, limit)
+        assert result.agreement.values.tolist() == [verdict] * 2
         if verdict == UNDECIDED:
-            assert all("10% is the margin" in doubt for doubt in found.doubt.values)
+            assert all("10% is the margin" in doubt for doubt in result.doubt.values)
 
 
 BAD = [

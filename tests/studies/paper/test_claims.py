@@ -11,7 +11,7 @@ from esscher.studies.paper import claims, models, study, synthetic
 from esscher.studies.paper.charts import DRAW
 from esscher.studies.paper.heads import set_exponents
 from esscher.studies.paper.models import CAUSAL_METRICS, NEIGHBOUR, TOKEN
-from esscher.studies.paper.study import Curves, Errors, Exponents, HeadErrors, PaperData
+from esscher.studies.paper.study import Errors, Exponents, HeadErrors, PaperData
 
 
 def judged(data, claim, settings):
@@ -125,22 +125,6 @@ def test_heads_that_decide_nothing(settings):
     verdict, checks = judged(data, "heads", settings)
     assert verdict == "undecided"
     assert checks[:4] == ["holds", "undecided", "undecided", "undecided"]
-
-
-@pytest.mark.parametrize(
-    ("exponent", "width", "verdict"),
-    [(0.5, 0.05, "holds"), (0.3, 0.05, "contradicted"), (0.5, 0.2, "undecided")],
-)
-def test_windows_are_judged_beside_random_keys(exponent, width, verdict, settings):
-    psi = np.geomspace(0.1, 4, 24)
-    data = made_heads(np.full(24, 0.5), psi)
-    alone = claims.judge_heads(data, settings)
-    windows = Curves.new(size=[1051, 3051])
-    windows.error, windows.exponent = [0.1, 0.06], [exponent, exponent - width, exponent + width]
-    data.windows = windows
-    judgement = claims.judge_heads(data, settings)
-    assert (judgement.checks[-1].verdict, judgement.checks[-1].counts) == (verdict, False)
-    assert judgement.verdict == alone.verdict
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_every_claim_has_its_measurements_and_units(settings) -> None:
         at = msgspec.structs.replace(settings, scale=scale, long=scale == "paper")
         for name in used:
             units = claims.MEASUREMENTS[name].units(at)
-            assert units or (name == "windows" and not at.long)
+            assert units
             assert json.loads(json.dumps(units)) == units
 
 

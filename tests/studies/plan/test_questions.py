@@ -67,17 +67,16 @@ def test_every_configuration_replies(answered, file):
 
 
 def test_the_dense_model_replies_to_the_whole_article(answered, file):
-    loaded = roomy()
-    article = read_questions(file)[0][0]
+    loaded, article = roomy(), read_questions(file)[0][0]
+    assert article.text.count("\n\n") == 1
     items = article_items(loaded, article)
     prompt = ObservedPrompt(loaded, items[0].context, answered.plan.keeping)
-    assert article.text.count("\n\n") == 1
     for number, item in enumerate(items):
         ((reply, _, _),) = ask(loaded, prompt.cache, item)
-        assert "\n" not in reply
         shown = answered.data.isel(question=number).sel(configuration="dense")
         assert (shown["reply"].item(), shown["answer"].item()) == (reply, item.answer)
         assert shown["reply_f1"].item() == squad_scores(reply, item.answers)[1]
+        assert "\n" not in reply
 
 
 @pytest.mark.parametrize("count", [30, 90, 400])
@@ -134,7 +133,6 @@ def test_articles_are_the_units():
     ("damage", "message"),
     [
         (lambda t: t.pop("data"), "squad.json: the file has no 'data', as SQuAD's files do"),
-        (lambda t: t["data"][1].pop("title"), "squad.json: data[1] has no 'title', as"),
         (
             lambda t: t["data"][0].update(paragraphs=3),
             "data[0].paragraphs is damaged: it is 3; it must be a list",

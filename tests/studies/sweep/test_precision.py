@@ -13,7 +13,7 @@ import pytest
 import esscher
 from esscher.core.errors import InputError
 from esscher.runs.registry import load
-from esscher.studies.sweep import sweep
+from esscher.studies.sweep import study, sweep
 from esscher.studies.sweep.measure import (
     Batch,
     counts_at,
@@ -65,9 +65,10 @@ def test_a_precision_can_be_raised_but_not_begun_otherwise(tmp_path: Path) -> No
     assert sorted(path.name for path in (out / "parts").iterdir()) == before
 
 
-def test_precision_that_is_not_reached_says_so() -> None:
+def test_precision_that_is_not_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "PATIENCE", 9 / 4)
     head = esscher.gaussian_head(0.3, 1)
-    result = sweep(head, [20, 40], 4, 0, precision=1e-3, max_replicates=9)
+    result = sweep(head, [20, 40], 4, 0, precision=1e-3)
     assert result.complete
     assert "not to the +- 0.001 asked for" in result.headline
     work = replicate_work(np.array([20.0, 40.0]), None)

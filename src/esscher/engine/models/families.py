@@ -57,9 +57,20 @@ def whole_number(fields: Mapping[str, Any], name: str) -> int:
     return value
 
 
+#: Modules of BERT and its kind.
+_BERT_PROJECTIONS = (
+    "attention.self.query",
+    "attention.self.key",
+    "attention.self.value",
+    "attention.output.dense",
+)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Family:
     """A kind of model: which architectures belong to it, and where their attention is.
+
+    What is not said of a family is as in BERT.
 
     Attributes
     ----------
@@ -93,11 +104,11 @@ class Family:
 
     name: str
     model_types: Sequence[str]
-    decoder: bool
-    linear: bool
-    layers: str
-    module: str
-    projections: tuple[str, ...]
+    decoder: bool = False
+    linear: bool = True
+    layers: str = "encoder.layer"
+    module: str = "attention.self"
+    projections: tuple[str, ...] = _BERT_PROJECTIONS
     note: str = ""
     sizes: tuple[str, str, str, str] = (
         "num_hidden_layers",
@@ -209,12 +220,24 @@ class BigBird(Family):
 EQUAL_PARTS = ("llama", "mistral", "qwen2", "smollm3")
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Llama(Family):
     """Llama and those built like it: rotary positions, grouped keys.
 
     SmolLM and SmolLM2 are Llama models; Mistral and Qwen may have sliding windows; Qwen 3
     normalises queries and keys.
     """
+
+    decoder: bool = True
+    linear: bool = False
+    layers: str = "layers"
+    module: str = "self_attn"
+    projections: tuple[str, ...] = (
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+    )
 
     def shape(self, fields: Mapping[str, Any]) -> ModelShape:
         """Sizes of the attention; key heads and their dimension have fields of their own.
@@ -235,45 +258,20 @@ class Llama(Family):
         return not fields.get("use_bidirectional_attention")
 
 
-_BERT_PROJECTIONS = (
-    "attention.self.query",
-    "attention.self.key",
-    "attention.self.value",
-    "attention.output.dense",
-)
-_LLAMA_PROJECTIONS = (
-    "self_attn.q_proj",
-    "self_attn.k_proj",
-    "self_attn.v_proj",
-    "self_attn.o_proj",
-)
-
 #: Every family, in the order of messages.
 FAMILIES: tuple[Family, ...] = (
     Family(  # and its smaller relatives, such as MiniLM
         name="BERT",
         model_types=("bert",),
-        decoder=False,
-        linear=True,
-        layers="encoder.layer",
-        module="attention.self",
-        projections=_BERT_PROJECTIONS,
     ),
     Family(
         name="RoBERTa",
         model_types=("roberta", "xlm-roberta"),
-        decoder=False,
-        linear=True,
-        layers="encoder.layer",
-        module="attention.self",
-        projections=_BERT_PROJECTIONS,
         padding="pad_token_id",
     ),
     Family(
         name="DistilBERT",
         model_types=("distilbert",),
-        decoder=False,
-        linear=True,
         layers="transformer.layer",
         module="attention",
         projections=(
@@ -288,9 +286,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         name="MPNet",
         model_types=("mpnet",),
-        decoder=False,
-        linear=True,
-        layers="encoder.layer",
         module="attention.attn",
         projections=(
             "attention.attn.q",
@@ -308,7 +303,6 @@ FAMILIES: tuple[Family, ...] = (
         name="GPT-2",
         model_types=("gpt2",),
         decoder=True,
-        linear=True,
         layers="h",
         module="attn",
         projections=("attn.c_attn", "attn.c_proj"),
@@ -317,29 +311,15 @@ FAMILIES: tuple[Family, ...] = (
     Llama(
         name="Llama",
         model_types=("llama", "mistral", "qwen2", "qwen3", "smollm3"),
-        decoder=True,
-        linear=False,
-        layers="layers",
-        module="self_attn",
-        projections=_LLAMA_PROJECTIONS,
     ),
     Llama(  # with soft-capped logits (2) and sliding windows (2 and 3)
         name="Gemma",
         model_types=("gemma", "gemma2", "gemma3", "gemma3_text"),
-        decoder=True,
-        linear=False,
-        layers="layers",
-        module="self_attn",
-        projections=_LLAMA_PROJECTIONS,
     ),
     BigBird(
         name="BigBird",
         model_types=("big_bird",),
-        decoder=False,
-        linear=True,
-        layers="encoder.layer",
         module="attention",  # with its output projection: the part inside is exchanged when dense
-        projections=_BERT_PROJECTIONS,
         note="measured in its dense form (attention_type original_full), also if stored "
         "block-sparse",
         hooked=("hidden_states", "attention_mask"),

@@ -86,7 +86,16 @@ def measure_context(
         exact = weights @ value
         outputs.append(exact)
         more = random_stream(seed, "probe context of a head", capture.layer, passage, h)
-        rows_of_head = [_skipping(pick, kept, len(keys), sizes[-1], more) for pick in picks]
+        # the first draws that are no sinks of this head, as indices into the kept keys, and new
+        # draws in place of those that are missing
+        index = np.full(len(keys), -1)
+        index[kept] = np.arange(len(kept))
+        rows_of_head = []
+        for pick in picks:
+            some = index[pick]
+            some = some[some >= 0][: sizes[-1]]
+            extra = more.integers(len(kept), size=sizes[-1] - len(some))
+            rows_of_head.append(np.concatenate([some, extra]))
         samples.append(_sampled(logits, value, rows_of_head, sizes))
         tilts = capture.q[0, h][torch.from_numpy(queries)].to("cpu", torch.float64).numpy()
         tilts = tilts * capture.scaling
@@ -120,7 +129,6 @@ def measure_context(
         heads=tuple(range(heads)),
         sizes=sizes,
         errors=errors,
-        relative=norms(reference),
         reference_error=np.zeros(heads + 1),
         cov_error=None,
         products=None if gram is None else products,
@@ -150,26 +158,6 @@ def _within_window(
             f"that share {FEWEST_KEYS} keys; leave it out with layers, or use pooled mode"
         )
     return queries, keys
-
-
-def _skipping(
-    pick: NDArray[np.int64],
-    kept: NDArray[np.int64],
-    keys: int,
-    count: int,
-    more: np.random.Generator,
-) -> NDArray[np.int64]:
-    """The first ``count`` draws that are no sinks of a head, as indices into the kept keys.
-
-    Leaving out what falls on a sink makes them uniform on the kept keys, and heads with different
-    sinks still see the same tokens. Should too few be left, the head draws more of its own.
-    """
-    index = np.full(keys, -1)
-    index[kept] = np.arange(len(kept))
-    rows = index[pick]
-    rows = rows[rows >= 0][:count]
-    extra = more.integers(len(kept), size=count - len(rows))
-    return np.concatenate([rows, extra])
 
 
 def _sampled(

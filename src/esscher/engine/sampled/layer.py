@@ -41,8 +41,6 @@ class HeadNumbers:
         Root mean square of the reference's outputs.
     coupled
         Moments of the head.
-    passages
-        Passage of each row of ``keys``; None where they are one sequence.
     """
 
     tilts: Array
@@ -55,7 +53,6 @@ class HeadNumbers:
     received: Array
     norm: float
     coupled: CoupledMoments
-    passages: NDArray[np.int64] | None = None
 
     @property
     def cloud(self) -> CloudHead:
@@ -79,8 +76,6 @@ class LayerMeasurement:
     errors
         Axes [metric, unit, replicate, size]; units are the heads and, last, the whole layer (heads
         side by side).
-    relative
-        What makes an error relative: root mean square norm of the reference's outputs, per unit.
     reference_error
         Standard error of the reference's mean, per unit; 0 when all queries were used.
     cov_error
@@ -95,7 +90,6 @@ class LayerMeasurement:
     heads: tuple[int, ...]
     sizes: tuple[int, ...]
     errors: Array
-    relative: Array
     reference_error: Array
     cov_error: Array | None
     products: Array | None = None

@@ -346,21 +346,15 @@ def measure_pooled(
         heads=view.heads,
         sizes=sizes,
         errors=errors,
-        relative=norms(reference.outputs),
         reference_error=reference.mean_error,
         cov_error=reference.covariance_error,
         products=None if gram is None else products,
     )
-    passage = np.asarray(cloud.passage, dtype=np.int64)
-    return measurement, [_numbers(view, h, reference, passage, rng) for h in range(len(view.heads))]
+    return measurement, [_numbers(view, h, reference, rng) for h in range(len(view.heads))]
 
 
 def _numbers(
-    view: LayerCloud,
-    h: int,
-    reference: PooledReference,
-    passage: NDArray[np.int64],
-    rng: np.random.Generator,
+    view: LayerCloud, h: int, reference: PooledReference, rng: np.random.Generator
 ) -> HeadNumbers:
     """One-pass numbers of a head from the reference's pass over all keys."""
     all_q, all_k, all_v = view.head(view.heads[h])
@@ -396,10 +390,7 @@ def _numbers(
         participation=reference.participation[h],
         received=reference.received[h],
         norm=norm,
-        coupled=CoupledMoments.from_moments(
-            _moments(all_q, view.scaling), _moments(all_k, 1.0), tilts
-        ),
-        passages=passage[rows],
+        coupled=CoupledMoments.from_moments(_moments(all_q, view.scaling), _moments(all_k, 1.0)),
     )
 
 

@@ -13,8 +13,6 @@ METRICS = ("mean", "cov", "map")
 Mode: TypeAlias = Literal["pooled", "context"]
 #: Share of a decoder's passage that holds the keys in context mode.
 PREFIX = 0.75
-#: Share of the keys that the last size is, unless sizes are given.
-SHARE = 0.25
 #: Fewest keys of a curve: with fewer, a quarter of them is no range of sizes.
 FEWEST_KEYS = 40
 
@@ -32,25 +30,3 @@ def passage_keys(model: Outline, length: int) -> int:
 def needed_context(model: Outline) -> int:
     """Shortest passage in context mode that has enough keys."""
     return math.ceil(FEWEST_KEYS / PREFIX) if model.causal else FEWEST_KEYS
-
-
-def default_sizes(keys: int, first: int, count: int, least: int, most: int) -> tuple[int, ...]:
-    """Sizes in geometric progression up to a quarter of the keys.
-
-    Parameters
-    ----------
-    keys
-        Keys that there are.
-    first, count
-        The first size, and how many there are.
-    least
-        The last size is at least this many times the first; a quarter of it comes first if that
-        would be less.
-    most
-        The last size is at most this.
-    """
-    import numpy as np
-
-    last = min(most, int(SHARE * keys))
-    start = first if last >= least * first else max(2, last // 4)
-    return tuple(int(x) for x in np.unique(np.geomspace(start, last, count).round()))

@@ -201,34 +201,32 @@ class FiniteTokens(Law):
         return np.asarray(self.tokens[rng.integers(0, len(self.tokens), n)])
 
     def _log_mgf(self, t: Array) -> Array:
-        flat = t.reshape(-1, self.dim)
-        value = np.empty(len(flat))
-        for start in range(0, len(flat), self.tilt_block):
-            rows = slice(start, start + self.tilt_block)
-            value[rows] = self._attend(flat[rows])[0] + flat[rows] @ self.mean
-        return value.reshape(t.shape[:-1])
+        value = [self._attend(block)[0] + block @ self.mean for block in self._tilt_blocks(t)]
+        return np.concatenate(value).reshape(t.shape[:-1])
 
     def _tilted_mean(self, t: Array) -> Array:
-        flat = t.reshape(-1, self.dim)
-        value = np.empty(flat.shape)
-        for start in range(0, len(flat), self.tilt_block):
-            rows = slice(start, start + self.tilt_block)
-            value[rows] = self.mean + self._attend(flat[rows])[1]
-        return value.reshape(t.shape)
+        value = [self.mean + self._attend(block)[1] for block in self._tilt_blocks(t)]
+        return np.concatenate(value).reshape(t.shape)
 
     def _tilted_covariance(self, t: Array) -> Array:
-        flat = t.reshape(-1, self.dim)
-        value = np.zeros((*flat.shape, self.dim))
-        for start in range(0, len(flat), self.tilt_block):
-            rows = slice(start, start + self.tilt_block)
+        value = []
+        for block in self._tilt_blocks(t):
             # A second pass around the means of the first: E XX' - E X E X' in one would cancel.
-            log_mass, means = self._attend(flat[rows])
+            log_mass, means = self._attend(block)
+            part = np.zeros((*block.shape, self.dim))
             for tokens, log_weights in self._centred_blocks():
-                attention = np.exp(flat[rows] @ tokens.T + log_weights - log_mass[:, None])
+                attention = np.exp(block @ tokens.T + log_weights - log_mass[:, None])
                 for i, (mean, probability) in enumerate(zip(means, attention, strict=True)):
                     gap = tokens - mean
-                    value[start + i] += (gap * probability[:, None]).T @ gap
-        return value.reshape((*t.shape, self.dim))
+                    part[i] += (gap * probability[:, None]).T @ gap
+            value.append(part)
+        return np.concatenate(value).reshape((*t.shape, self.dim))
+
+    def _tilt_blocks(self, t: Array) -> list[Array]:
+        """Tilts as rows, in blocks; at least one block, which may be empty."""
+        flat = t.reshape(-1, self.dim)
+        starts = range(0, max(len(flat), 1), self.tilt_block)
+        return [flat[start : start + self.tilt_block] for start in starts]
 
     def _centred_blocks(self) -> Iterator[tuple[Array, Array]]:
         """Blocks of tokens minus their mean, with the logarithms of their weights.

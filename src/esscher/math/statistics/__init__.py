@@ -2,8 +2,7 @@
 
 :func:`fit_rate` fits error ~ C n^-beta to the errors of independent replicates and returns a
 :class:`Rate`; :func:`select_law` asks whether it is a power law at all, and whether that could be
-seen. :func:`received_exponent` reads the tail of the attention that tokens receive in a single
-pass.
+seen. :func:`received_khat` reads the tail of the attention that tokens receive in a single pass.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from esscher.math.statistics.intervals import (
 from esscher.math.statistics.laws import LAWS
 from esscher.math.statistics.selection import Selection, select_law
 from esscher.math.statistics.tail import (
-    TailIndex,
     dominant_keys,
     find_sinks,
     keys_apart,
-    received_exponent,
+    received_khat,
     tail_count,
     tail_shape,
     values_needed,
@@ -32,12 +30,11 @@ __all__ = [
     "LEVEL",
     "Rate",
     "Selection",
-    "TailIndex",
     "dominant_keys",
     "find_sinks",
     "fit_rate",
     "keys_apart",
-    "received_exponent",
+    "received_khat",
     "resample",
     "resampling_counts",
     "select_law",

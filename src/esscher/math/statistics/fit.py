@@ -25,7 +25,6 @@ from esscher.math.statistics.intervals import (
     LEVEL,
     Ends,
     Numbers,
-    Resamples,
     finite,
     finite_numbers,
     resample,
@@ -80,9 +79,8 @@ class Rate:
     covariance, critical
         Covariance of (ln constant, exponent), and the number of standard errors of an interval;
         None for one replicate.
-    predicted, sharp, paper_reference, paper_bound
-        Exponents to compare with, if a caller knows them: predicted on the same range, asymptotic,
-        and the two published ones.
+    predicted
+        Exponent of the predicted curve on the same range, if there is one.
     predicted_curve
         Numbers of tokens and predicted errors, if known: at the sizes, and perhaps beyond.
     """
@@ -108,9 +106,6 @@ class Rate:
     covariance: Array | None
     critical: float | None
     predicted: float | None = None
-    sharp: float | None = None
-    paper_reference: float | None = None
-    paper_bound: float | None = None
     predicted_curve: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
@@ -316,14 +311,8 @@ class Rate:
             f"{self.n_replicates} replicates, {len(self.sizes)} sizes from "
             f"n = {self.sizes[0]:,.0f} to {self.sizes[-1]:,.0f}; constant {self.constant:.4g}",
         ]
-        exponents = {
-            "predicted on this range": self.predicted,
-            "asymptotic (conjectured)": self.sharp,
-            "published reference": self.paper_reference,
-            "published bound": self.paper_bound,
-        }
-        known = [f"{name} {value:.3f}" for name, value in exponents.items() if value is not None]
-        lines += [", ".join(known)] if known else []
+        if self.predicted is not None:
+            lines.append(f"predicted on this range {self.predicted:.3f}")
         lines.append(f"Law: {self.selection.evidence}.")
         return lines + [f"Not trusted: {reason}." for reason in self.reasons]
 
@@ -455,6 +444,8 @@ def fit_rate(
     """
     n = as_sizes(sizes)
     values = _as_errors(errors, n)
+    burn_in = None if burn_in is None else as_nonnegative(burn_in, "burn_in")
+    resolution = None if resolution is None else as_nonnegative(resolution, "resolution")
     if not 0 < as_positive(level, "level") < 1:
         raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
     usable = np.sum(values > 0, axis=0) > 0.5 * np.isfinite(values).sum(axis=0)
@@ -480,18 +471,109 @@ def fit_rate(
     (log_c, beta), low, high = resamples.intervals(forms, level)
     interval = (finite(low[1]), finite(high[1]))
     selection = select_law(resamples, expected)
-    reasons = _reasons(
-        errors=used[np.isfinite(used).all(axis=1)],
-        sizes=at,
-        left_out=n[~usable],
-        level=float(level),
-        interval=interval,
-        resamples=resamples,
-        selection=selection,
-        burn_in=None if burn_in is None else as_nonnegative(burn_in, "burn_in"),
-        resolution=None if resolution is None else as_nonnegative(resolution, "resolution"),
-        predicted=expected,
-    )
+
+    # Reasons not to trust the exponent on its range.
+    reasons: list[str] = []
+    whole, left_out = used[np.isfinite(used).all(axis=1)], n[~usable]
+    # Errors that are zero, or the same in every replicate.
+    if len(left_out):
+        listed = ", ".join(plain_count(size) for size in left_out)
+        reasons.append(
+            f"most errors are exactly 0 at n = {listed}, which is left out: sampling without "
+            "replacement up to all tokens, or rounding"
+        )
+    zeros, ranges = int(np.sum(whole == 0)), np.ptp(whole, axis=0)
+    if zeros:
+        reasons.append(f"{zeros} of {whole.size} errors are exactly 0: rounding")
+    elif len(whole) > 1 and np.any(ranges == 0):
+        reasons.append(
+            f"all replicates have the same error at n = {plain_count(at[ranges == 0][0])}: "
+            "saturated or rounded"
+        )
+    smallest = float(np.exp(resamples.log_errors.min()))
+    if resolution is not None and smallest < RESOLVED * resolution:
+        reasons.append(
+            f"the smallest error, {smallest:.2g}, is within a factor {RESOLVED:g} of the "
+            f"resolution {resolution:.2g} of the arithmetic; measure in float64"
+        )
+
+    # Sizes and replicates.
+    if len(at) < SIZES:
+        reasons.append(f"only {len(at)} sizes; it takes at least {SIZES}")
+    ratio = float(at[-1] / at[0])
+    if ratio < RATIO:
+        reasons.append(
+            f"n spans a factor of {ratio:.3g} only; it takes at least {RATIO:g}, "
+            f"up to n = {plain_count(RATIO * at[0])}"
+        )
+    count = counted(len(whole), "replicate")
+    if (tail := replicate_tail(whole)) is None:
+        reasons.append(f"{count}: too few to see how heavy the tail of the errors is")
+    elif len(whole) < (needed := values_needed(tail.without_prior)):
+        how_many = f"about {math.ceil(needed):,}" if needed < 1e9 else "more than anyone can run"
+        reasons.append(
+            f"{count}: too few for the tail of the errors (k-hat {tail.without_prior:.2f} +- "
+            f"{tail.standard_error:.2f}); the mean is worth something from {how_many} on"
+        )
+
+    # The shape of the curve.
+    if len(whole) > 1:
+        step = np.diff(np.eye(len(at)), axis=0)
+        rise, least, _ = resamples.intervals(step, 1 - RISE_LEVEL / len(step))
+        if np.any(least > 0):
+            i = int(np.argmax(least))
+            reasons.append(
+                f"the error rises from n = {plain_count(at[i])} to {plain_count(at[i + 1])} "
+                f"by {100 * math.expm1(rise[i]):.1f}%, more than noise"
+            )
+    if selection.law != "power":
+        reasons.append(
+            f"not a power law ({selection.law}, p = {selection.p_value:.2g}): the exponent "
+            "describes this range only"
+        )
+    elif selection.steepens:
+        reasons.append(
+            f"the local exponent rises along n (bend {selection.bend:+.1f} standard errors, "
+            f"p = {selection.p_value:.2g}): the rate has not settled on this range"
+        )
+    # The burn-in is where the CONSTANT is reached; whether the RATE moves, the prediction says.
+    if burn_in is not None and at[0] < burn_in:
+        share = "all" if at[-1] < burn_in else f"{int(np.sum(at < burn_in))}"
+        where = (
+            f"{share} of {len(at)} sizes are below the burn-in of {rounded(burn_in)} tokens, "
+            "from which on the asymptotic constant holds"
+        )
+        if expected is None or len(at) < SIZES:
+            reasons.append(
+                f"{where}; whether the rate still moves there is not known without a predicted "
+                "curve"
+            )
+        else:
+            log_n, y, middle = np.log(at), np.log(expected), len(at) // 2
+            first = -float((y[middle] - y[0]) / (log_n[middle] - log_n[0]))
+            last = -float((y[-1] - y[middle]) / (log_n[-1] - log_n[middle]))
+            if abs(last - first) > SETTLED:
+                reasons.append(
+                    f"{where}; the rate still moves too: the predicted exponent goes from "
+                    f"{first:.3f} to {last:.3f} between the halves of the range, so compare with "
+                    "the one predicted on this range, not with the asymptotic one"
+                )
+
+    # The width of the interval.
+    least_slope, most_slope = interval
+    if least_slope is None or most_slope is None:
+        reasons.append("one replicate has no interval")
+    else:
+        half = (most_slope - least_slope) / 2
+        if half > HALF_WIDTH:
+            more = math.ceil(len(whole) * (half / HALF_WIDTH) ** 2)
+            reasons.append(
+                f"the {100 * level:g}% interval is +- {half:.2g}; about {more:,} replicates or a "
+                f"longer range would make it +- {HALF_WIDTH:g}"
+            )
+        if least_slope <= 0:
+            reasons.append("the interval contains 0: the error need not fall at all on this range")
+
     _, lower, upper = resamples.intervals(np.eye(len(at)), level)
     mean = np.exp(resamples.log_errors)
     covariance = forms @ resamples.covariance @ forms.T
@@ -511,7 +593,7 @@ def fit_rate(
         law=selection.law,
         selection=selection,
         trusted=not reasons,
-        reasons=reasons,
+        reasons=tuple(reasons),
         n_replicates=resamples.n_replicates,
         seed=seed,
         covariance=covariance if resamples.n_replicates > 1 else None,
@@ -521,125 +603,6 @@ def fit_rate(
         ),
     )
     return rate if expected is None else replace(rate, predicted=rate.slope_of(expected))
-
-
-def _reasons(
-    errors: Array,
-    sizes: Array,
-    left_out: Array,
-    level: float,
-    interval: Ends,
-    resamples: Resamples,
-    selection: Selection,
-    burn_in: float | None,
-    resolution: float | None,
-    predicted: Array | None,
-) -> tuple[str, ...]:
-    """Reasons not to trust a fitted exponent on its range; none if it is to be trusted.
-
-    ``errors`` are those of whole replicates at the ``sizes`` of the fit, ``left_out`` the sizes
-    whose errors are zero, ``predicted`` the predicted errors at the sizes of the fit.
-    """
-    reasons: list[str] = []
-
-    # Errors that are zero, or the same in every replicate.
-    if len(left_out):
-        listed = ", ".join(plain_count(n) for n in left_out)
-        reasons.append(
-            f"most errors are exactly 0 at n = {listed}, which is left out: sampling without "
-            "replacement up to all tokens, or rounding"
-        )
-    zeros, ranges = int(np.sum(errors == 0)), np.ptp(errors, axis=0)
-    if zeros:
-        reasons.append(f"{zeros} of {errors.size} errors are exactly 0: rounding")
-    elif len(errors) > 1 and np.any(ranges == 0):
-        reasons.append(
-            f"all replicates have the same error at n = {plain_count(sizes[ranges == 0][0])}: "
-            "saturated or rounded"
-        )
-    smallest = float(np.exp(resamples.log_errors.min()))
-    if resolution is not None and smallest < RESOLVED * resolution:
-        reasons.append(
-            f"the smallest error, {smallest:.2g}, is within a factor {RESOLVED:g} of the "
-            f"resolution {resolution:.2g} of the arithmetic; measure in float64"
-        )
-
-    # Sizes and replicates.
-    if len(sizes) < SIZES:
-        reasons.append(f"only {len(sizes)} sizes; it takes at least {SIZES}")
-    ratio = float(sizes[-1] / sizes[0])
-    if ratio < RATIO:
-        reasons.append(
-            f"n spans a factor of {ratio:.3g} only; it takes at least {RATIO:g}, "
-            f"up to n = {plain_count(RATIO * sizes[0])}"
-        )
-    count = counted(len(errors), "replicate")
-    if (tail := replicate_tail(errors)) is None:
-        reasons.append(f"{count}: too few to see how heavy the tail of the errors is")
-    elif len(errors) < (needed := values_needed(tail.without_prior)):
-        how_many = f"about {math.ceil(needed):,}" if needed < 1e9 else "more than anyone can run"
-        reasons.append(
-            f"{count}: too few for the tail of the errors (k-hat {tail.without_prior:.2f} +- "
-            f"{tail.standard_error:.2f}); the mean is worth something from {how_many} on"
-        )
-
-    # The shape of the curve.
-    if len(errors) > 1:
-        step = np.diff(np.eye(len(sizes)), axis=0)
-        rise, least, _ = resamples.intervals(step, 1 - RISE_LEVEL / len(step))
-        if np.any(least > 0):
-            i = int(np.argmax(least))
-            reasons.append(
-                f"the error rises from n = {plain_count(sizes[i])} to {plain_count(sizes[i + 1])} "
-                f"by {100 * math.expm1(rise[i]):.1f}%, more than noise"
-            )
-    if selection.law != "power":
-        reasons.append(
-            f"not a power law ({selection.law}, p = {selection.p_value:.2g}): the exponent "
-            "describes this range only"
-        )
-    elif selection.steepens:
-        reasons.append(
-            f"the local exponent rises along n (bend {selection.bend:+.1f} standard errors, "
-            f"p = {selection.p_value:.2g}): the rate has not settled on this range"
-        )
-    # The burn-in is where the CONSTANT is reached; whether the RATE moves, the prediction says.
-    if burn_in is not None and sizes[0] < burn_in:
-        share = "all" if sizes[-1] < burn_in else f"{int(np.sum(sizes < burn_in))}"
-        where = (
-            f"{share} of {len(sizes)} sizes are below the burn-in of {rounded(burn_in)} tokens, "
-            "from which on the asymptotic constant holds"
-        )
-        if predicted is None or len(sizes) < SIZES:
-            reasons.append(
-                f"{where}; whether the rate still moves there is not known without a predicted "
-                "curve"
-            )
-        else:
-            x, y, middle = np.log(sizes), np.log(predicted), len(sizes) // 2
-            first = -float((y[middle] - y[0]) / (x[middle] - x[0]))
-            last = -float((y[-1] - y[middle]) / (x[-1] - x[middle]))
-            if abs(last - first) > SETTLED:
-                reasons.append(
-                    f"{where}; the rate still moves too: the predicted exponent goes from "
-                    f"{first:.3f} to {last:.3f} between the halves of the range, so compare with "
-                    "the one predicted on this range, not with the asymptotic one"
-                )
-
-    # The width of the interval.
-    low, high = interval
-    if low is None or high is None:
-        return (*reasons, "one replicate has no interval")
-    half = (high - low) / 2
-    if half > HALF_WIDTH:
-        more = math.ceil(len(errors) * (half / HALF_WIDTH) ** 2)
-        reasons.append(
-            f"the {100 * level:g}% interval is +- {half:.2g}; about {more:,} replicates or a "
-            f"longer range would make it +- {HALF_WIDTH:g}"
-        )
-    if low <= 0:
-        reasons.append("the interval contains 0: the error need not fall at all on this range")
-    return tuple(reasons)
 
 
 def replicate_tail(errors: Array) -> TailShape | None:

@@ -13,10 +13,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
+from esscher.core.variables import bounds
 
 #: One number per size, or per pair of sizes.
 Numbers: TypeAlias = tuple[float | None, ...]
@@ -41,7 +41,6 @@ def finite_numbers(values: Iterable[float]) -> tuple[float | None, ...]:
 # wider, gives more undecided exponents, and never more that are called 1/2.
 
 RateClass: TypeAlias = Literal["at 1/2", "below", "above", "undecided"]
-Agreement: TypeAlias = Literal["agrees", "differs", "undecided"]
 
 #: Where the whole interval of an exponent must lie to be called 1/2.
 HALF: tuple[float, float] = (0.45, 0.55)
@@ -63,19 +62,6 @@ def rate_class(interval: Ends) -> RateClass:
     return "undecided"
 
 
-def agreement(interval: Ends, expected: float) -> Agreement:
-    """Whether an exponent agrees with an expected one: rules as for 1/2, around ``expected``.
-
-    It agrees only if its whole interval lies within 0.05 of it, and differs only if the interval
-    lies on one side of it; a wide interval decides nothing.
-    """
-    low, high = (None if end is None else end + 0.5 - expected for end in interval)
-    kind = rate_class((low, high))
-    if kind == "at 1/2":
-        return "agrees"
-    return "undecided" if kind == "undecided" else "differs"
-
-
 def rate_words(interval: Ends) -> str:
     """Class of an exponent as words that follow its interval."""
     name = rate_class(interval)
@@ -88,13 +74,6 @@ def class_counts(intervals: Iterable[Ends]) -> dict[RateClass, int]:
     """How many exponents are in each class; every class is a key."""
     counts = Counter(rate_class(interval) for interval in intervals)
     return {name: counts[name] for name in CLASSES}
-
-
-def class_words(counts: dict[RateClass, int]) -> str:
-    """The counts as words, such as ``52 at 1/2, 1 below, 19 undecided``; "above" only if any is."""
-    return ", ".join(
-        f"{count} {name}" for name, count in counts.items() if count or name != "above"
-    )
 
 
 # Means, shares and rank correlations.
@@ -122,6 +101,12 @@ def mean_bounds(values: Array, lowest: float = -np.inf, highest: float = np.inf)
     return np.stack([mean, *ends], axis=-1)
 
 
+def slopes(x: Array, y: Array) -> Array:
+    """Return the least-squares slopes of y against x, which is its last axis."""
+    centred = x - x.mean()
+    return np.asarray(y @ centred / (centred @ centred))
+
+
 def wilson(right: float, count: int) -> tuple[float, float]:
     """Wilson's interval of a share; wide enough for items that are partly right, too."""
     z2 = float(scipy.special.ndtri((1 + LEVEL) / 2)) ** 2
@@ -141,20 +126,18 @@ def rank_correlation(x: Array, y: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def rank_correlation_interval(x: Array, y: Array) -> Estimate:
+def rank_correlation_interval(x: Array, y: Array) -> list[float]:
     """Spearman's correlation with its interval; neither for fewer than 4 pairs, or constants.
 
     Fisher's transform, with the variance of ranks of Bonett and Wright (2000).
     """
     if len(x) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        return Estimate(value=None, interval=(None, None))
+        return bounds(None, None)
     value = rank_correlation(x, y)
     z = scipy.special.ndtri((1 + LEVEL) / 2)
     half = z * np.sqrt((1 + value**2 / 2) / (len(x) - 3))
     middle = np.arctanh(np.clip(value, -0.9999, 0.9999))
-    return Estimate(
-        value=value, interval=(float(np.tanh(middle - half)), float(np.tanh(middle + half)))
-    )
+    return [value, float(np.tanh(middle - half)), float(np.tanh(middle + half))]
 
 
 # How many replicates would decide what those at hand leave undecided.

@@ -181,15 +181,6 @@ class Selection:
         """Whether the curve follows none of the laws: it steepens, or none of them fits."""
         return self.steepens or (bool(self.laws) and not _fitting(self.laws))
 
-    def __repr__(self) -> str:
-        rows = [f"{self.verdict} ({self.evidence})"]
-        for name, fit in self.laws.items():
-            values = ", ".join(f"{key} {value:.4g}" for key, value in fit.parameters.items())
-            rows.append(
-                f"  {name:<12} criterion {fit.criterion:8.2f}  p {fit.p_value:.3f}  {values}"
-            )
-        return "\n".join(rows)
-
 
 def select_law(resamples: Resamples, predicted: Array | None = None) -> Selection:
     """Choose among the laws by the noise that resampling replicates shows.

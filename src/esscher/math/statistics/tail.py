@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from esscher.core.codec import Interval
 from esscher.core.errors import InputError
-from esscher.core.shown import rounded
-from esscher.core.validation import Array, as_nonnegative, as_numbers
+from esscher.core.validation import Array
 from esscher.math.statistics.intervals import LEVEL
 
 #: Fewest values of which a tail (a fifth of them, at least 5) is fitted.
@@ -270,8 +268,9 @@ def tail_clusters(values: Array) -> tuple[int, float]:
 # The tail are the ``3 sqrt(n)`` largest (a fifth of them below n = 225), the rule of Pareto
 # smoothed importance sampling. Measured on 120 Gaussian heads in dimension 1 at n = 4096, the bias
 # of k-hat is between -0.04 and 0.05 for H = 0.3 to 3, and its standard deviation 0.07 to 0.10.
-# Before the burn-in (dimension 8, H >= 0.7 at that n) the tail is not there yet, and k-hat is too
-# small by up to 0.5: pass ``burn_in`` if known.
+# Before ten times the burn-in the tail is not there yet, and k-hat is too small: at 1.4 times
+# (d = 8, H = 1, n = 4096) by 0.15, and 67% of the intervals cover; at 55 times (d = 4, H = 1,
+# n = 3000) by 0.05, and 90% do.
 #
 # Tokens are taken in the order of the text. The largest stand in clusters if neighbours depend on
 # each other; intervals are those of as many independent tokens as the clusters are worth
@@ -280,213 +279,24 @@ def tail_clusters(values: Array) -> tuple[int, float]:
 # for the latter. Symmetric ones for k are too short above and too long below, and where k-hat
 # happens to be too small its error looks small as well.
 
-#: How far k-hat's interval may reach to either side; beyond, it says little.
-HALF_WIDTH = 0.25
 #: No interval reaches further than e to this power.
 FURTHEST = 100.0
-#: Multiple of the burn-in from which the tail is that of the formula. At 1.4 times (d = 8, H = 1,
-#: n = 4096) k-hat is 0.15 too small and 67% of the intervals cover; at 55 times (d = 4, H = 1,
-#: n = 3000) 0.05, and 90%.
-BEYOND = 10.0
-#: A tail worth less than this share of its tokens is made of tokens that depend on each other;
-#: independent ones that stand side by side by chance make it worth about 0.9.
-DEPENDENT = 0.6
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TailIndex:
-    """Tail of received attention, and the asymptotic exponent of the mean error that goes with it.
-
-    Of several passages, the mean of each number.
-
-    Attributes
-    ----------
-    exponent, exponent_interval
-        ``min(1/2, 1 - k)``, not below 0, and its interval.
-    k, interval, standard_error
-        k-hat of the tokens that are no sinks.
-    k_with_sinks
-        k-hat of all tokens.
-    sinks
-        Positions of the sinks, by decreasing received attention.
-    sink_share
-        Share of all attention that they receive.
-    n
-        Number of tokens that are no sinks.
-    tail_count
-        Number of them in the tail.
-    clusters, effective_count
-        Number of clusters in which they stand along the text, and of independent tokens that the
-        tail is worth.
-    minimum_size
-        Number of tokens, as dependent as these, from which k-hat is known to +- 0.25.
-    trusted, reasons
-        Whether the exponent can be taken at its word, and if not, why.
-    """
-
-    exponent: float
-    exponent_interval: Interval
-    k: float
-    interval: Interval
-    standard_error: float
-    k_with_sinks: float | None
-    sinks: tuple[int, ...]
-    sink_share: float
-    n: int
-    tail_count: int
-    minimum_size: int
-    trusted: bool
-    reasons: tuple[str, ...]
-    clusters: int
-    effective_count: float
-
-    @property
-    def dependent(self) -> bool:
-        """Whether neighbouring tokens depend on each other so much that it must be said."""
-        return self.effective_count < DEPENDENT * self.tail_count
-
-    def __repr__(self) -> str:
-        low, high = self.exponent_interval
-        state = "trusted" if self.trusted else "not to be trusted"
-        lines = [
-            f"mean error ~ n^-{self.exponent:.3f} from one pass, 95% interval "
-            f"{low:.3f} to {high:.3f} ({state})",
-            f"k-hat {self.k:.3f} +- {self.standard_error:.3f} from the {self.tail_count} largest "
-            f"of {self.n:,} tokens",
-        ]
-        if self.sinks:
-            listed = ", ".join(str(j) for j in self.sinks[:5])
-            more = f" and {len(self.sinks) - 5} more" if len(self.sinks) > 5 else ""
-            lines.append(
-                f"{len(self.sinks)} sinks set apart (tokens {listed}{more}) with "
-                f"{100 * self.sink_share:.3g}% of the attention; k-hat {self.k_with_sinks:.3f} "
-                "with them"
-            )
-        if self.dependent:
-            lines.append(
-                f"Warning: the largest tokens stand in {self.clusters} clusters along the text, "
-                f"since neighbours depend on each other: they are worth {self.effective_count:.0f} "
-                "independent ones, and the interval is that of so many"
-            )
-        return "\n  ".join(lines + [f"Not trusted: {reason}." for reason in self.reasons])
-
-
-def received_exponent(
-    received: ArrayLike,
-    *,
-    sinks: str | ArrayLike = "auto",
-    burn_in: float | None = None,
-) -> TailIndex:
-    """Exponent of the error of the mean output, from the attention that tokens receive in one pass.
+def received_khat(received: Array, sinks: NDArray[np.int64]) -> tuple[float, float, float]:
+    """k-hat of the attention that tokens receive, with the ends of its 95% interval.
 
     Parameters
     ----------
     received
-        Column sums of one attention matrix, ``attention_statistics(...).received`` of one head,
-        scale and size. Entries that are ``nan`` (keys beyond the size) are left out.
+        Column sums of an attention matrix, in the order of the text.
     sinks
-        ``"auto"``: found by the gap above the tail of the others (:func:`find_sinks`). Or the
-        positions of the sinks, such as those of delimiters; an empty list if there are none.
-    burn_in
-        Burn-in of the head: the tail is not there before ten times as many tokens. Nothing in
-        ``received`` says so, and where the burn-in is not known the answer is not to be trusted.
-
-    Raises
-    ------
-    InputError
-        For arguments that cannot be used, and fewer than 25 tokens that are no sinks.
+        Positions that are set apart, such as those of :func:`find_sinks`.
     """
-    values = as_numbers(received, "received")
-    if values.ndim != 1:
-        raise InputError(
-            f"received has shape {values.shape}; pass one head, scale and size: one dimension"
-        )
-    bad = np.flatnonzero(np.isinf(values) | (values < 0))
-    if bad.size:
-        raise InputError(
-            f"received[{bad[0]}] is {values[bad[0]]}; attention must be finite and at least 0"
-        )
-    at = np.flatnonzero(~np.isnan(values))
-    total, values = len(values), values[at]
-    if not values.any():
-        raise InputError("received is 0 for every token; pass column sums of an attention matrix")
-    apart = _as_sinks(sinks, values, at, total)
-    others = np.delete(values, apart)
-    if len(others) < FEWEST_VALUES:
-        raise InputError(
-            f"received has {len(others)} tokens that are no sinks; k-hat takes at least "
-            f"{FEWEST_VALUES}"
-        )
-    n, shape = len(others), tail_shape(others)
+    others = np.delete(received, sinks)
+    k = tail_shape(others).k
     clusters, effective = tail_clusters(others)
     # the interval is symmetric for ln(1 + k), as at k = 0 below 0
     critical = float(scipy.special.stdtrit(max(clusters - 1, 1), (1 + LEVEL) / 2))
-    half, scale = critical / math.sqrt(effective + PRIOR), 1 + max(shape.k, 0.0)
-    low = shape.k + scale * math.expm1(-half)
-    high = shape.k + scale * math.expm1(min(half, FURTHEST))
-    # tokens whose tail gives k-hat to within HALF_WIDTH, if they depend as these do
-    independent = (critical / math.log1p(HALF_WIDTH / scale)) ** 2 - PRIOR
-    count = independent * shape.count / effective
-    needed = math.ceil(max(FEWEST_VALUES, 5 * count if count <= 45 else (count / 3) ** 2))
-
-    reasons = []
-    if high - shape.k > HALF_WIDTH:
-        dependent = effective < DEPENDENT * shape.count
-        such = " that depend on their neighbours as these do" if dependent else ""
-        reasons.append(
-            f"{n:,} tokens give k-hat to +- {high - shape.k:.2g}; it takes about {needed:,}{such} "
-            f"to know it to +- {HALF_WIDTH:g}"
-        )
-    if shape.k >= 1:
-        reasons.append(
-            f"k-hat {shape.k:.2f} is 1 or more: no useful limit, or sinks that are not set apart; "
-            "name them in `sinks`"
-        )
-    if burn_in is None:
-        reasons.append(
-            f"the burn-in is not known; before {BEYOND:g} times as many tokens the tail is not "
-            "there yet, and k-hat is too small: pass `burn_in`"
-        )
-    elif n < BEYOND * as_nonnegative(burn_in, "burn_in"):
-        reasons.append(
-            f"{n:,} tokens are less than {BEYOND:g} times the burn-in of {rounded(burn_in)}: the "
-            "tail is not there yet, and k-hat is too small"
-        )
-    exponent, smallest, largest = (float(np.clip(1 - k, 0.0, 0.5)) for k in (shape.k, high, low))
-    return TailIndex(
-        exponent=exponent,
-        exponent_interval=(smallest, largest),
-        k=shape.k,
-        interval=(low, high),
-        standard_error=scale / math.sqrt(effective + PRIOR),
-        k_with_sinks=tail_shape(values).k if len(apart) else shape.k,
-        sinks=tuple(int(at[j]) for j in apart),
-        sink_share=float(values[apart].sum() / values.sum()),
-        n=n,
-        tail_count=shape.count,
-        minimum_size=needed,
-        trusted=not reasons,
-        reasons=tuple(reasons),
-        clusters=clusters,
-        effective_count=effective,
-    )
-
-
-def _as_sinks(
-    sinks: str | ArrayLike, values: Array, at: NDArray[np.int64], total: int
-) -> NDArray[np.int64]:
-    """Sinks as indices into ``values``, by decreasing received attention."""
-    if isinstance(sinks, str) and sinks == "auto":
-        return find_sinks(values)
-    given = np.atleast_1d(np.asarray(sinks))
-    if given.size == 0:
-        return np.array([], dtype=np.int64)
-    if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
-        raise InputError(f"sinks is {sinks!r}; it must be 'auto' or a list of whole numbers")
-    if given.min() < 0 or given.max() >= total:
-        raise InputError(
-            f"sinks contains position {given.min() if given.min() < 0 else given.max()}; positions "
-            f"run from 0 to {total - 1}"
-        )
-    inside = np.flatnonzero(np.isin(at, given))
-    return np.asarray(inside[np.argsort(-values[inside], kind="stable")], dtype=np.int64)
+    half, scale = critical / math.sqrt(effective + PRIOR), 1 + max(k, 0.0)
+    return k, k + scale * math.expm1(-half), k + scale * math.expm1(min(half, FURTHEST))

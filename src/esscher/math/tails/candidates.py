@@ -1,72 +1,44 @@
-"""Numbers of a cloud's tails, as they are stored and read."""
+"""Types of tails, compared at several thresholds, and sub-Gaussian parameters."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from esscher.core.codec import Amount, Estimate, Interval, Record
+from esscher.core.codec import Interval
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.math.statistics import LEVEL, resampling_counts
 
 
-class TailComparison(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class TailComparison:
     """Which type of tail exceedances have.
 
     Attributes
     ----------
-    share, threshold, exceedances, groups
-        Share of the values that is the tail, threshold u, number of values above it, and of
-        passages that they come from.
+    threshold, exceedances
+        Threshold u, and the number of values above it.
     tau, tau_interval
         Exponent of ``exp(-b y^tau)`` by maximum likelihood over all tau (2: Gaussian, 1:
         exponential; ends of the range mean "beyond"), with profile interval.
-    k
-        Shape of the Pareto law, larger than 0.
-    inflation
-        Factor of passages, at least 1, by which log-likelihoods were divided.
     criterion
         Quasi-likelihood criterion ``-2 ln L + 2 parameters`` of each candidate, smallest 0.
-    gaussian_over_exponential
-        ``2 ln L`` of tau = 2 less that of tau = 1, divided by the inflation.
     """
 
-    share: float
     threshold: float
-    exceedances: Amount
-    groups: Amount
+    exceedances: int
     tau: float
     tau_interval: Interval
-    k: float
-    inflation: float
     criterion: dict[str, float]
-    gaussian_over_exponential: float
 
 
-class VarianceProxy(Record, frozen=True, kw_only=True):
-    """Sub-Gaussian parameter over the variance.
-
-    Attributes
-    ----------
-    value, interval
-        The ratio, and its interval by resampling passages; at least 1. Of a whole cloud: the
-        geometric mean of its two halves, and what their intervals span.
-    reach
-        Largest ``|t|`` at which the sample says anything, in units of 1 / standard deviation.
-    at
-        The t at which the ratio is attained (in the half where it is larger).
-    """
-
-    value: float
-    interval: Interval
-    reach: float
-    at: float
-
-
-class Cloud(Record, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
     """Tails of a cloud of tokens along its worst direction.
 
     Attributes
@@ -74,7 +46,8 @@ class Cloud(Record, frozen=True, kw_only=True):
     tokens, passages
         How many there are.
     kurtosis, proxy
-        Excess kurtosis and variance proxy.
+        Excess kurtosis and variance proxy, each with the ends of its interval. The proxy is the
+        geometric mean of those of the halves, its interval what theirs span.
     tail
         Comparisons at lower and higher thresholds, largest share of the values first.
     tail_halves, proxy_halves
@@ -86,15 +59,15 @@ class Cloud(Record, frozen=True, kw_only=True):
         Cosine of the two halves' directions, in whitened coordinates.
     """
 
-    tokens: Amount
-    passages: Amount
-    kurtosis: Estimate
-    proxy: VarianceProxy
+    tokens: int
+    passages: int
+    kurtosis: list[float]
+    proxy: list[float]
     tail: tuple[TailComparison, ...]
     tail_halves: tuple[tuple[TailComparison, ...], ...]
     largest: float
     agreement: float
-    proxy_halves: tuple[VarianceProxy, ...]
+    proxy_halves: tuple[list[float], ...]
 
 
 # Gaussian, Weibull and Pareto type tails, fitted to what exceeds a threshold and compared.
@@ -113,7 +86,7 @@ class Cloud(Record, frozen=True, kw_only=True):
 #: Exponents tau at which the likelihood is profiled. Beyond the last one a tail is as good as cut
 #: off, before the first as good as a power; steps of 7% are far below the width of any interval.
 TAUS = 2.0 ** (np.arange(-33, 38) / 10)
-ONE, TWO = 33, 43
+TWO = 43
 #: Values of theta = k / scale, in units of 1 / mean excess, at which the Pareto law is profiled.
 THETAS = np.geomspace(1e-3, 1e3, 241)
 #: Shares of the values that are taken for the tail, one after the other, and the fewest exceedances
@@ -181,8 +154,8 @@ def compare_tails(values: Array, groups: NDArray[np.int64], share: float) -> Tai
     b, profile = _profile(y)
     best = int(np.argmax(profile))
     inflation = _inflation(y, float(b[best]), float(TAUS[best]), group)
-    inside = len(np.unique(group))
-    quantile = float(scipy.special.stdtrit(max(inside - 1, 1), (1 + LEVEL) / 2))
+    freedom = max(len(np.unique(group)) - 1, 1)
+    quantile = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2))
     # the largest tau by a parabola through three points, the ends of its interval by interpolation
     tau = float(TAUS[best])
     if 0 < best < len(TAUS) - 1:
@@ -197,32 +170,25 @@ def compare_tails(values: Array, groups: NDArray[np.int64], share: float) -> Tai
         low = np.interp(cut, profile[first - 1 : first + 1], x[first - 1 : first + 1])
     if last < len(x) - 1:
         high = np.interp(cut, profile[[last + 1, last]], x[[last + 1, last]])
-    weibull = profile[:TWO].max()
     # the generalised Pareto law, profiled over theta = k / scale
     excess = y - 1
     theta = THETAS / float(excess.mean())
     shapes = np.mean(np.log1p(theta[:, None] * excess), axis=1)
     pareto = -len(excess) * (np.log(shapes / theta) + shapes + 1)
-    heaviest = int(np.argmax(pareto))
     fitted = {
         "Gaussian": (profile[TWO], 1),
-        "Weibull": (weibull, 2),
-        "Pareto": (pareto[heaviest], 2),
+        "Weibull": (profile[:TWO].max(), 2),
+        "Pareto": (pareto.max(), 2),
     }
     criterion = {n: float(-2 * ll / inflation + 2 * p) for n, (ll, p) in fitted.items()}
     least = min(criterion.values())
     criterion = {name: value - least for name, value in criterion.items()}
     return TailComparison(
-        share=share,
         threshold=threshold,
         exceedances=len(y),
-        groups=inside,
         tau=tau,
         tau_interval=(float(np.exp(low)), float(np.exp(high))),
-        k=float(shapes[heaviest]),
-        inflation=inflation,
         criterion=criterion,
-        gaussian_over_exponential=float(2 * (profile[TWO] - profile[ONE]) / inflation),
     )
 
 
@@ -291,8 +257,8 @@ STRENGTHS = np.linspace(0.1, 4.0, 40)
 RESAMPLES = 400
 
 
-def variance_proxy(projection: Array, groups: NDArray[np.int64], seed: int) -> VarianceProxy:
-    """``max_t 2 ln E exp(t p) / t^2`` over the range that the sample knows.
+def variance_proxy(projection: Array, groups: NDArray[np.int64], seed: int) -> list[float]:
+    """``max_t 2 ln E exp(t p) / t^2`` over the range that the sample knows, with its interval.
 
     Parameters
     ----------
@@ -329,12 +295,7 @@ def variance_proxy(projection: Array, groups: NDArray[np.int64], seed: int) -> V
     resampled = _ratio(draws.astype(np.float64), sizes, first, moments, t)[:, best]
     value = max(1.0, float(ratio[best]))
     reach = float(scipy.special.stdtrit(len(sizes) - 1, (1 + LEVEL) / 2)) * float(resampled.std())
-    return VarianceProxy(
-        value=value,
-        interval=(max(1.0, value - reach), value + reach),
-        reach=float(np.abs(t[known]).max()),
-        at=float(t[best]),
-    )
+    return [value, max(1.0, value - reach), value + reach]
 
 
 def _ratio(draws: Array, sizes: Array, first: Array, moments: Array, t: Array) -> Array:

@@ -10,29 +10,21 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from esscher.core.codec import Estimate
 from esscher.core.errors import InputError
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array, as_array
+from esscher.core.variables import bounds
 from esscher.math.statistics import LEVEL
 from esscher.math.statistics.tail import tail_shape
 from esscher.math.tails.candidates import (
     Cloud,
-    VarianceProxy,
     compare_thresholds,
     sums_by_group,
     variance_proxy,
 )
 
-#: Blocks into which tokens without passages (one long sequence) are cut.
-BLOCKS = 32
 #: Fewest passages, so that each half has two.
 FEWEST_PASSAGES = 4
-
-
-def blocks(count: int, number: int = BLOCKS) -> NDArray[np.int64]:
-    """Consecutive tokens as blocks of about the same size, instead of passages."""
-    return np.arange(count) * min(number, count) // max(count, 1)
 
 
 def split_passages(groups: NDArray[np.int64], seed: int) -> NDArray[np.bool_]:
@@ -265,11 +257,7 @@ JACKKNIFE = 8
 
 
 def cloud_tails(
-    tokens: ArrayLike,
-    groups: ArrayLike | None = None,
-    *,
-    seed: int = 0,
-    effort: Effort = THOROUGH,
+    tokens: ArrayLike, index: NDArray[np.int64], *, seed: int, effort: Effort
 ) -> tuple[Cloud, Array]:
     """Look for the worst direction of a cloud in one half and judge it on the other, both ways.
 
@@ -281,8 +269,8 @@ def cloud_tails(
     ----------
     tokens
         One per row.
-    groups
-        Passage of each token; blocks of consecutive ones if left out.
+    index
+        Passage of each token.
     seed
         Of halves, starts and resampling.
     effort
@@ -303,7 +291,6 @@ def cloud_tails(
         raise InputError(f"there are {len(rows)} tokens; it takes at least {FEWEST} to see a tail")
     if not np.any(rows.std(axis=0) > 0):
         raise InputError("all tokens are the same; they have no tail")
-    index = blocks(len(rows)) if groups is None else np.asarray(groups, dtype=np.int64)
     first = split_passages(index, seed)
     parts = [~first, first]
     # of each half: direction of the largest kurtosis, and of the largest generating function
@@ -325,22 +312,13 @@ def cloud_tails(
     # The larger of the two would be larger the less they agree, hence their geometric mean; its
     # interval spans both, which know nothing of the choice of the direction: that matters more
     # than the tokens along it.
-    largest = max(proxies, key=lambda proxy: proxy.value)
-    proxy = VarianceProxy(
-        value=float(np.exp(np.mean([np.log(half.value) for half in proxies]))),
-        interval=(
-            min(half.interval[0] for half in proxies),
-            max(half.interval[1] for half in proxies),
-        ),
-        reach=min(half.reach for half in proxies),
-        at=largest.at,
-    )
+    values, lows, highs = zip(*proxies, strict=True)
     size = np.abs(kurtosis)
     numbers = Cloud(
         tokens=len(rows),
         passages=len(np.unique(index)),
         kurtosis=_kurtosis(kurtosis, index),
-        proxy=proxy,
+        proxy=[float(np.exp(np.mean(np.log(values)))), min(lows), max(highs)],
         tail=tuple(compare_thresholds(size, index)),
         tail_halves=tuple(tuple(compare_thresholds(size[part], index[part])) for part in parts),
         proxy_halves=proxies,
@@ -350,7 +328,7 @@ def cloud_tails(
     return numbers, kurtosis
 
 
-def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:
+def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> list[float]:
     """Excess kurtosis with an interval from its variation between passages (delta method)."""
     square = projection**2
     fourth = square * square
@@ -361,17 +339,17 @@ def _kurtosis(projection: Array, groups: NDArray[np.int64]) -> Estimate:
     count = len(sizes)
     error = float(np.sqrt(np.sum(sums**2) * count / (count - 1))) / len(projection)
     reach = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
-    return Estimate(value=value - 3, interval=(value - 3 - reach, value - 3 + reach))
+    return [value - 3, value - 3 - reach, value - 3 + reach]
 
 
-def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> Estimate:
+def norm_shape(tokens: Array, groups: NDArray[np.int64]) -> list[float]:
     """k-hat of the norms of tokens in whitened coordinates, with a jackknife interval."""
     mean, axes, _ = whitening(tokens)
     norms = np.linalg.norm((tokens - mean) @ axes, axis=1)
     return _jackknifed(lambda kept: tail_shape(norms[kept]).k, groups)
 
 
-def logit_shape(logits: Array, groups: NDArray[np.int64]) -> Estimate:
+def logit_shape(logits: Array, groups: NDArray[np.int64]) -> list[float]:
     """k-hat of the upper tail of logits ``[query, key]``: median over queries, with interval."""
     return _jackknifed(
         lambda kept: float(np.median([tail_shape(row[kept]).k for row in logits])), groups
@@ -380,7 +358,7 @@ def logit_shape(logits: Array, groups: NDArray[np.int64]) -> Estimate:
 
 def _jackknifed(
     statistic: Callable[[NDArray[np.bool_]], float], groups: NDArray[np.int64]
-) -> Estimate:
+) -> list[float]:
     """A statistic with the interval of the delete-a-group jackknife over passages.
 
     Without a value where the tail consists of equal tokens, such as the embeddings of a text.
@@ -392,7 +370,7 @@ def _jackknifed(
         value = statistic(np.ones(len(index), dtype=bool))
         without = np.array([statistic(parts != part) for part in range(count)])
     except InputError:
-        return Estimate(value=None, interval=(None, None))
+        return bounds(None, None)
     error = float(np.sqrt((count - 1) / count * np.sum((without - without.mean()) ** 2)))
     reach = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2)) * error
-    return Estimate(value=value, interval=(value - reach, value + reach))
+    return [value, value - reach, value + reach]

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
+from esscher.core.variables import bounds
 from esscher.math.statistics import LEVEL
 from esscher.math.tails.candidates import CLOSE, Cloud, TailComparison
 
@@ -88,12 +88,12 @@ def evidence(comparison: TailComparison) -> str:
 
 
 def half_verdicts(cloud: Cloud) -> tuple[str, ...]:
-    """What each half says on its own."""
+    """Verdict of each half on its own."""
     return tuple(judge_thresholds(half)[0] for half in cloud.tail_halves)
 
 
 def common_verdict(halves: Sequence[str]) -> str:
-    """What both halves say; two kinds of heavier tails leave open how heavy it is."""
+    """Verdict of both halves; two kinds of heavier tails leave open how heavy it is."""
     if len(halves) != 2 or UNDECIDED in halves:
         return UNDECIDED
     if halves[0] == halves[1]:
@@ -179,7 +179,7 @@ def verdict_table(verdicts: Iterable[Sequence[str]]) -> Array:
     return table
 
 
-def kappa_estimate(table: Array, seed: int) -> Estimate:
+def kappa_estimate(table: Array, seed: int) -> list[float]:
     """Cohen's kappa of a table of counts [first, second], with its 95% interval.
 
     Neither if all clouds are called the same, where it is not defined.
@@ -190,11 +190,11 @@ def kappa_estimate(table: Array, seed: int) -> Estimate:
     """
     total = float(table.sum())
     if not total or np.count_nonzero(table.sum(axis=0) + table.sum(axis=1)) < 2:
-        return Estimate(value=None, interval=(None, None))
+        return bounds(None, None)
     rng = random_stream(seed, "tail kappa")
     drawn = rng.standard_gamma(table + 1 / table.size, size=(DRAWS, *table.shape))
-    low, high = np.quantile(_kappa(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(value=float(_kappa(table)), interval=(float(low), float(high)))
+    ends = np.quantile(_kappa(drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return [float(_kappa(table)), *ends.tolist()]
 
 
 def _kappa(table: Array) -> Array:

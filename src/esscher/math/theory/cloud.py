@@ -208,7 +208,7 @@ def _group_means(x: Array, sums: CloudPass) -> Array:
 
 
 def _own_part(phi: Array, change: Array, sums: CloudPass, share: Array) -> Array:
-    """What a change of a token's own output adds to the variance of phi, [group, size].
+    """Contribution of a change of a token's own output to the variance of phi, [group, size].
 
     It is known at the sampled queries; ``phi`` there comes from the other groups.
     """
@@ -225,7 +225,7 @@ def _own_part(phi: Array, change: Array, sums: CloudPass, share: Array) -> Array
 def _own_noise(
     shared: Array, weights: Array, share: Array, variances: Array, sums: CloudPass
 ) -> tuple[Array, Array]:
-    """What the noise of single queries adds to the square, as :func:`_value` takes it.
+    """Contribution of the noise of single queries to the square, as :func:`_value` takes it.
 
     ``shared`` is the influence of tokens on the average query, ``variances`` [query, size] are
     those of single queries, see :func:`query_noise`.

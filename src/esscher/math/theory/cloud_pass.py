@@ -54,7 +54,7 @@ class Sample:
 
     @property
     def weights(self) -> Array:
-        """What a member counts for in a sum: [member], or [k, member] with a guess."""
+        """Weight of a member in a sum: [member], or [k, member] with a guess."""
         weights = 1 / self.chances
         return weights if self.factor is None else self.factor[:, None] / self.chances
 
@@ -281,7 +281,7 @@ class CloudPass:
         self.moved = [shares - chances for shares in drawn]
 
     def map_kernels(self) -> Single:
-        """What pairs of tokens do together to the sampled queries' outputs, to first order.
+        """Effect of pairs of tokens on the sampled queries' outputs, to first order.
 
         ``sum_x share_x w_z w_z' <v_z - y_x, v_z' - y_x>`` of the tokens z, [size, token, token].
         """
@@ -715,7 +715,7 @@ def influence(
 def _coefficients(
     table: QueryTable, outputs: Array, share: Array, sizes: Array, others: Array, pairs: Pairs
 ) -> tuple[Single, tuple[Single, Single], tuple[Single, Single], Array]:
-    """What multiplies the features of a token, times the share of each query.
+    """Coefficients of the features of a token, times the share of each query.
 
     Returns
     -------

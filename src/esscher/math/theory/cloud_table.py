@@ -155,7 +155,7 @@ FAR, GAP = 60.0, 25.0
 
 
 class KeyColumns:
-    """What sums over keys are made of: v and u, their norms, and products along pairs.
+    """Columns that sums over keys are made of: v and u, their norms, and products along pairs.
 
     Sums with any weights give those of ``r = v - y`` of every query.
 

@@ -512,7 +512,7 @@ def _batch_squares(
 def _about_keys(
     level: Expectations, n: Array, tokens: bool, outer: dict[str, Array], noise: Array
 ) -> Array:
-    """What taking outputs relative to the keys' mean m adds to each query's second moment.
+    """Change, by taking outputs relative to the keys' mean m, of each query's second moment.
 
     A covariance over queries does not see the common shift m, whose square, of order 1/n, would
     hide an error of order h^2 (``isotropic_errors`` has the identity behind this).

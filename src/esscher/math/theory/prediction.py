@@ -46,7 +46,6 @@ class Constants:
     They are known for Gaussian tokens only.
     """
 
-    queries: str
     mean: float | None
     mean_norm: float | None
     cov: float | None
@@ -210,7 +209,6 @@ class Prediction:
             exponents["tail_index"] = _finite(self.exponents.tail_index)
         if self.constants is not None:
             constants = asdict(self.constants)
-            del constants["queries"]
         out: dict[str, Any] = {
             "horizon": head.horizon,
             "frobenius": head.frobenius,
@@ -282,7 +280,7 @@ def constants(head: Head, queries: str = "population") -> Constants:
         mean_norm = expected_gaussian_norm(np.asarray(np.linalg.eigvalsh(limit), float))
     if head.horizon**2 < 0.5:
         map_ = map_constant(head)
-    return Constants(queries, mean, mean_norm, cov, map_)
+    return Constants(mean, mean_norm, cov, map_)
 
 
 def log_burn_in(head: Head) -> float:
@@ -349,7 +347,7 @@ def predict(
                     notes.append(str(error))
         return Prediction(head, queries, limit, rates, known, burn_in, curves, tuple(notes))
     # tokens that are not Gaussian: curves from clouds of them
-    known = Constants(queries, None, None, None, None)
+    known = Constants(None, None, None, None)
     if is_bounded(head):
         rates = bounded_exponents(head.horizon)
         # the log of one over the effective share of a query, K(2t) - 2 K(t): its median

@@ -11,6 +11,7 @@ from esscher.core.errors import InputError, UndefinedError
 from esscher.core.validation import Array, as_nonnegative, as_queries
 from esscher.math.coupling import Coupling
 from esscher.math.heads import Head, as_head
+from esscher.math.statistics.intervals import slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +38,7 @@ class Curve:
         """Exponent beta fitted to the curve (least squares in log-log)."""
         if len(self.sizes) < 2:
             raise InputError("a slope needs at least 2 sizes")
-        x, y = np.log(self.sizes), np.log(self.error)
-        x = x - x.mean()
-        return float(-np.dot(x, y) / np.dot(x, x))
+        return -float(slopes(np.log(self.sizes), np.log(self.error)))
 
     def local_slopes(self) -> Array:
         """Exponent between each pair of consecutive sizes."""

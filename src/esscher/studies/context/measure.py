@@ -1,4 +1,4 @@
-"""What is computed: a passage is a cell."""
+"""Tasks and cells: a passage is a cell."""
 
 from __future__ import annotations
 

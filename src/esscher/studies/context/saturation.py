@@ -34,6 +34,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
 from esscher.math.statistics import LEVEL
+from esscher.math.statistics.intervals import slopes
 from esscher.runs.study import Setup
 from esscher.studies.context.study import ContextData, ContextSettings, PassageChanges
 
@@ -174,8 +175,7 @@ def _solve(
     exponent = float("nan")
     if len(below) > 1:
         x = np.log(lengths[below].astype(np.float64))
-        x = x - x.mean()
-        exponent = float(-(x @ np.log(np.maximum(relative[below], SMALLEST))) / (x @ x))
+        exponent = -float(slopes(x, np.log(np.maximum(relative[below], SMALLEST))))
     b = max(exponent, 0.0) if np.isfinite(exponent) else 0.0
     ratio = 2.0**-b
     if ratio == 1:  # the exponent is rounding

@@ -75,7 +75,7 @@ class ContextData(Data):
 
 
 class ContextSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     tolerance: float
     context: Count

@@ -1,4 +1,4 @@
-"""What becomes of a model, or of a stack of layers, that attends to n tokens in every layer."""
+"""A model, or a stack of layers, that attends to n tokens in every layer."""
 
 from __future__ import annotations
 

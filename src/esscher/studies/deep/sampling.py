@@ -15,7 +15,7 @@ queries are the last quarter. In an encoder all tokens are queries and keys.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -32,7 +32,7 @@ from esscher.engine.models.inputs import QUERY_BLOCK, LayerInputs
 from esscher.engine.models.loaded import LoadedModel
 from esscher.engine.reading import Pass, PassageReader, check_supported, compare_laws, surprise
 from esscher.engine.sampled.sizes import PREFIX
-from esscher.engine.text.packing import Passage, PassageSet, first_passages
+from esscher.engine.text.packing import Passage, first_passages
 from esscher.math.coupling import CoupledMoments
 from esscher.math.statistics import keys_apart
 from esscher.runs.executors import Task
@@ -266,27 +266,24 @@ def read_text(
             f"quarter); give sizes below {fewest}"
         )
     setup = Setup(settings, {"model": loaded.record, "text": text.record})
-    return setup, partial(_batches, setup, model, text)
 
+    def batches(run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield the horizons first: they say which heads are in which tercile."""
+        variants: dict[str, tuple[str, NDArray[np.bool_] | None]] = {
+            way: (way, None) for way in settings.ways
+        }
+        if settings.terciles != "none":
+            yield {"horizons": Task("horizons", _horizons_cell, (model, tuple(text)))}
+            cell = run.read("horizons")
+            assert cell is not None  # stored before anything that needs it
+            terciles = split_terciles(cell["horizon"].values, settings.terciles)
+            variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
+        yield {
+            name: Task(name, _passage_cell, (model, passage, variants, settings))
+            for name, passage in zip(settings.cells, text, strict=True)
+        }
 
-def _batches(
-    setup: Setup[DeepSettings], model: AnyModel, passages: PassageSet, run: Run
-) -> Iterator[Mapping[str, Task]]:
-    """Yield the horizons first: they say which heads are in which tercile."""
-    settings = setup.settings
-    variants: dict[str, tuple[str, NDArray[np.bool_] | None]] = {
-        way: (way, None) for way in settings.ways
-    }
-    if settings.terciles != "none":
-        yield {"horizons": Task("horizons", _horizons_cell, (model, tuple(passages)))}
-        cell = run.read("horizons")
-        assert cell is not None  # stored before anything that needs it
-        terciles = split_terciles(cell["horizon"].values, settings.terciles)
-        variants |= {name: (settings.ways[0], terciles == name) for name in TERCILES}
-    yield {
-        name: Task(name, _passage_cell, (model, passage, variants, settings))
-        for name, passage in zip(settings.cells, passages, strict=True)
-    }
+    return setup, batches
 
 
 def _horizons_cell(model: AnyModel, passages: tuple[Passage, ...]) -> xr.Dataset:

@@ -153,7 +153,7 @@ class DeepData(DepthData):
 
 
 class DeepSettings(Record, frozen=True, kw_only=True):
-    """What the options of a model amount to; sizes are empty until the text is read."""
+    """Settings of a run on a model; sizes are empty until the text is read."""
 
     sizes: tuple[Count, ...]
     context: Count
@@ -175,7 +175,7 @@ class DeepSettings(Record, frozen=True, kw_only=True):
 
 
 class DeepStackSettings(Record, frozen=True, kw_only=True):
-    """What the options of a stack amount to."""
+    """Settings of a run on a stack."""
 
     depth: Count
     dim: Count

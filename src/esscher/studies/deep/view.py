@@ -117,7 +117,7 @@ def headline(result: AnyDeep) -> str:
 
 
 def _of_model(result: AnyDeep) -> str:
-    """What the middle size costs a model, and how fast the damage falls."""
+    """Say what the middle size costs a model, and how fast the damage falls."""
     data, way = layers(result), str(result.data["curve"].values[0])
 
     def said(name: str, **labels: str) -> str:

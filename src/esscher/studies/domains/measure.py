@@ -28,7 +28,7 @@ from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.text.collect import collect_cloud, visit_passages
 from esscher.engine.text.documents import TextSource, read_text, source_name
 from esscher.engine.text.packing import BETWEEN, Passage, passages
-from esscher.math.statistics import find_sinks, received_exponent
+from esscher.math.statistics import find_sinks, received_khat
 from esscher.studies.domains.study import STATISTICS, BlockNumbers, Corpus, DomainsSettings
 
 #: Characters of a corpus that are looked at; a longer one is used up to there.
@@ -243,7 +243,7 @@ def head_numbers(
     received = numbers.received * len(numbers.tilts)
     sinks = find_sinks(received) if apart is None else apart
     try:
-        k = received_exponent(received, sinks=sinks).k
+        k = received_khat(received, sinks)[0]
     except InputError:  # too many equal values, or too few: there is no tail
         k = float("nan")
     values = {

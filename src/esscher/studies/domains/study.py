@@ -121,7 +121,7 @@ class DomainsData(BlockNumbers):
 
 
 class DomainsSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     blocks: Count
     block_tokens: Count

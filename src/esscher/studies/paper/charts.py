@@ -55,11 +55,11 @@ def log_axis(field: str, title: str, values: Any) -> Axis:
     return Axis(field, title, log=True, limits=limits(values, log=True))
 
 
-def exponent_axis(rows: Rows, field: str = "exponent", title: str = "exponent β") -> Axis:
+def exponent_axis(rows: Rows) -> Axis:
     """Return an axis of exponents; wide intervals end outside of it."""
     lows = [max(low, -0.2) for low in ends_of(rows, "low") if low is not None]
     highs = [min(high, 1.2) for high in ends_of(rows, "high") if high is not None]
-    return Axis(field, title, limits=limits([0.0, 0.6, *lows, *highs]))
+    return Axis("exponent", "exponent β", limits=limits([0.0, 0.6, *lows, *highs]))
 
 
 def draw_limit(data: PaperData) -> ChartType:

@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of a claim: what was measured, its weakest point, and what would decide it."""
+    """A judgement of a claim: what was measured, its weakest point, and what would decide it."""
 
     measured: str
     checks: Sequence[Check]
@@ -615,23 +615,6 @@ def judge_heads(data: PaperData, settings: PaperSettings) -> Judgement:
             counts=False,
         ),
     ]
-    if "windows.exponent" in data.dataset:
-        rate, typical = (
-            data.windows.exponent.values,
-            float(fits.exponent.sel(metric="map")[..., 0].median()),
-        )
-        apart = rate[1] > typical or rate[2] < typical
-        checks.append(
-            Check(
-                says="A window and 50 random keys converge like random keys alone.",
-                verdict=verdict_of(rate[1] <= typical <= rate[2] <= rate[1] + 0.2, apart),
-                measured=f"Exponent in the number of keys {said(rate)}; random keys, median head: "
-                f"{typical:.2f}.",
-                rule="Contradicted if the 95% interval over passages excludes the median head's "
-                "exponent of the map, holds if it contains it and is no wider than 0.2.",
-                counts=False,
-            )
-        )
     width = float(np.nanmedian(ends["mean"][2] - ends["mean"][1]) / 2)
     return Judgement(
         f"The bound holds at {over['mean']} of {count} heads, {loose:.0f} times below what the "
@@ -1027,7 +1010,7 @@ CLAIMS: dict[str, Claim] = {
         "Heads of an encoder",
         "Heads of a real model converge at rates strictly below 1/2, more slowly the larger "
         "Psi is, and never more slowly than the bound.",
-        ("heads", "windows"),
+        ("heads",),
         judge_heads,
     ),
     "downstream": Claim(

@@ -16,17 +16,13 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from esscher.core.errors import InputError
-from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.core.variables import BOUNDS, bounds, estimate, joined
+from esscher.core.variables import BOUNDS, bounds, joined
 from esscher.engine.sampled.sizes import METRICS
 from esscher.math.statistics import fit_rate
 from esscher.math.statistics.intervals import mean_bounds
 from esscher.studies.paper.study import (
-    LONG_CONTEXT,
-    Curves,
-    Errors,
     Exponents,
     HeadErrors,
     HeadExponents,
@@ -48,8 +44,6 @@ PARTS = 6
 CONTEXT = 512
 #: Queries whose logits are held at a time.
 QUERIES = 1_024
-#: Keys drawn beside a window, as in BigBird.
-RANDOM_KEYS = 50
 
 
 @lru_cache(maxsize=2)
@@ -140,8 +134,7 @@ def measure_heads(unit: Unit, settings: PaperSettings) -> HeadExponents:
             one_sided[i] = [psi[head] for head in measured.heads]
         if measured.products is not None and len(measured.heads) > 1:
             last = measured.products[0][:, -1]  # of mean outputs, at the largest size
-            for k, number in enumerate((effective_heads(last, seed), amplification(last, seed))):
-                shared[k, i] = estimate(number)
+            shared[:, i] = effective_heads(last, seed), amplification(last, seed)
     data.psi, data.psi_one_sided = horizon**2, one_sided
     data.effective_heads, data.amplification = shared
     data.largest = np.full(len(layers), sizes[-1])
@@ -250,84 +243,6 @@ def measure_argmax(unit: Unit, settings: PaperSettings) -> HeadErrors:
     return data
 
 
-# -- BigBird's attention: a window of keys, and random ones
-
-
-def window_errors(
-    queries: NDArray[np.float32],
-    keys: NDArray[np.float32],
-    values: NDArray[np.float32],
-    half_widths: Sequence[int],
-    count: int,
-    rng: np.random.Generator,
-) -> Array:
-    """Squared errors of attention to a window of keys and :data:`RANDOM_KEYS` keys beside it.
-
-    Parameters
-    ----------
-    queries, keys, values
-        Rows of a head, in the order of the text; logits are their products.
-    half_widths
-        Keys on either side of a query.
-    count, rng
-        Number of queries, and the stream that draws them and the keys beside their windows.
-
-    Returns
-    -------
-    Squared distance from attention to all keys, over the mean square of that: [query, width].
-    """
-    length, widest = len(keys), max(half_widths)
-    errors, squares = np.zeros((count, len(half_widths))), 0.0
-    for i, place in enumerate(rng.integers(widest, length - widest, size=count)):
-        logits = (keys @ queries[place]).astype(np.float64)
-        weights = np.exp(logits - logits.max())
-        dense = weights @ values / weights.sum()
-        squares += float(dense @ dense) / count
-        order = rng.permutation(length)
-        for j, half in enumerate(half_widths):
-            beside = order[np.abs(order - place) > half][:RANDOM_KEYS]
-            chosen = np.concatenate([np.arange(place - half, place + half + 1), beside])
-            output = weights[chosen] @ values[chosen] / weights[chosen].sum()
-            errors[i, j] = ((output - dense) ** 2).sum()
-    return errors / squares
-
-
-def measure_windows(unit: Unit, settings: PaperSettings) -> Errors:
-    """Errors of every head on one passage; of none if the text has fewer passages."""
-    from esscher.engine.text.collect import iterate_passages
-    from esscher.engine.text.packing import first_passages
-
-    loaded, number, halves = loaded_model(settings.encoder), unit["passage"], unit["half_widths"]
-    passages = first_passages(loaded, settings.text, AtMost(number + 1), LONG_CONTEXT).passages
-    errors = []
-    for _, layer in iterate_passages(loaded, passages[number:]):
-        for head in range(layer.q.shape[1]):
-            q = layer.q[0, head].numpy() * np.float32(layer.scaling)
-            k, v = layer.k[0, head].numpy(), layer.v[0, head].numpy()
-            rng = random_stream(settings.seed, "windows", number, layer.layer, head)
-            squares = window_errors(q, k, v, halves, unit["queries"], rng).mean(axis=0)
-            errors.append(np.sqrt(squares))
-    heads, read = loaded.shape.layers * loaded.shape.heads, [number][: len(errors)]
-    sizes = [2 * half + 1 + RANDOM_KEYS for half in halves]
-    data = Errors.new(item=range(heads), metric=["map"], replicate=read, size=sizes)
-    data.error = np.reshape(errors, (heads, 1, len(read), len(sizes)))
-    return data
-
-
-def summarise_windows(
-    units: Sequence[Unit], cells: Sequence[xr.Dataset], settings: PaperSettings
-) -> Curves:
-    """Root mean squares over heads and their exponent; passages are what is independent."""
-    raw = Errors(joined(cells, "replicate"))
-    sizes = raw.dataset["size"].values
-    curves = (raw.error**2).mean(["item", "metric"]) ** 0.5
-    rate = fit_rate(curves.values, sizes, seed=settings.seed)
-    data = Curves.new(size=sizes)
-    data.error = curves.mean("replicate")
-    data.exponent = bounds(rate.exponent, rate.interval)
-    return data
-
-
 ALL = range(PARTS)
 SCALES: dict[str, dict[str, Unit]] = {
     "heads": by_scale(
@@ -337,9 +252,6 @@ SCALES: dict[str, dict[str, Unit]] = {
         (ALL, 9_216, geometric(64, 384, 10), 500),
         (ALL, 9_216, geometric(1_000, 3_000, 12), 500),
     ),
-    "windows": {
-        "long": {"passage": range(10), "queries": 50, "half_widths": geometric(500, 1_500, 12)}
-    },
     "alpha": {
         scale: {
             "alpha": [float(f"{alpha:.6g}") for alpha in np.geomspace(first, 10, count)],
@@ -361,7 +273,6 @@ SCALES: dict[str, dict[str, Unit]] = {
 }
 MEASUREMENTS = {
     "heads": Measurement(SCALES["heads"], measure_heads, "layer", ("part",)),
-    "windows": Measurement(SCALES["windows"], measure_windows, summarise_windows, ("passage",)),
     "alpha": Measurement(SCALES["alpha"], measure_alpha, summarise_alpha, ("alpha",)),
     "argmax": Measurement(SCALES["argmax"], measure_argmax, "layer", ("part",)),
 }

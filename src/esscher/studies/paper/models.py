@@ -46,7 +46,7 @@ from esscher.core.streams import random_stream
 from esscher.core.validation import Array
 from esscher.core.variables import joined
 from esscher.math.statistics import LEVEL
-from esscher.math.statistics.intervals import mean_bounds
+from esscher.math.statistics.intervals import mean_bounds, slopes
 from esscher.math.tails.verdict import kind_of
 from esscher.studies.paper.heads import loaded_model
 from esscher.studies.paper.study import (
@@ -270,10 +270,10 @@ def summarise_causal(
 
     data = Causal.new(curve=[WITH, WITHOUT], size=sizes)
     late = sizes >= sizes[-1] / 2**OCTAVES
-    slopes = -_slopes(np.log(sizes), logs)
-    late_slopes = -_slopes(np.log(sizes[late]), logs[:, :, late])
-    data.difference = mean_bounds(slopes[:, 0] - slopes[:, 1])
-    data.late_difference = mean_bounds(late_slopes[:, 0] - late_slopes[:, 1])
+    exponents = -slopes(np.log(sizes), logs)
+    late_exponents = -slopes(np.log(sizes[late]), logs[:, :, late])
+    data.difference = mean_bounds(exponents[:, 0] - exponents[:, 1])
+    data.late_difference = mean_bounds(late_exponents[:, 0] - late_exponents[:, 1])
     unit = 0.5 * np.log(sizes) + first[:, 1]  # the constant without mask, to first order
     data.error = exponential(mean_bounds(logs - unit[:, None]))
     data.ratio = exponential(mean_bounds(ratios))
@@ -284,12 +284,6 @@ def summarise_causal(
     data.against_first = exponential(mean_bounds(ratios[:, -1] - limits[:, -1]))
     data.heads, data.tokens = len(ratios), units[0]["tokens"]
     return data
-
-
-def _slopes(x: Array, y: Array) -> Array:
-    """Least-squares slopes of y against x, which is its last axis."""
-    centred = x - x.mean()
-    return np.asarray(y @ centred / (centred @ centred))
 
 
 # -- accuracy
@@ -389,7 +383,7 @@ def sampled_keys(certain: Any, key: tuple[Any, ...], n: int) -> Callable[[Any], 
 
 
 def _end(reader: PassageReader, attention: Callable[[Any], Tensor] | None) -> Tensor:
-    """What the model says at its end, with sampled attention or its own."""
+    """Output of the model at its end, with sampled attention or its own."""
     import torch
 
     from esscher.engine.models.capture import attention_override

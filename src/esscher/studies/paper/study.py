@@ -8,9 +8,9 @@ result. A *claim* is judged from the sections it rests on (``claims.py``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
 
@@ -119,7 +119,7 @@ class Depth(Data):
 
 
 class Heads(Data):
-    """What the studies of tails and of domains say of every head."""
+    """Results of the studies of tails and of domains, for every head."""
 
     verdict = var("layer head", kind="U", help="type of the tail; whether numbers of tokens differ")
     proxy = var("layer head bound", help="sub-Gaussian parameter over the variance", optional=True)
@@ -216,7 +216,6 @@ class PaperData(Data):
     check_rule = var("check", "rule", kind="U", terminal="rule")
     counts = var("check", kind="b", help="whether the verdict on the claim depends on it")
     heads = group(HeadExponents, optional=True)
-    windows = section(Curves)
     limit = section(Curves, "law")
     ball = section(Curves, "radius")
     moments = section(Growth, "law metric")
@@ -236,8 +235,7 @@ class PaperData(Data):
 
 #: Variables of the cells of every measurement.
 CELLS: dict[str, type[Data]] = {
-    **dict.fromkeys(("limit", "ball", "moments", "gaussian", "ablation"), Errors),
-    **dict.fromkeys(("windows", "causal"), Errors),
+    **dict.fromkeys(("limit", "ball", "moments", "gaussian", "ablation", "causal"), Errors),
     "hardmax": Hardmax,
     "heads": HeadExponents,
     "alpha": HeadErrors,
@@ -252,7 +250,7 @@ CELLS: dict[str, type[Data]] = {
 
 
 class PaperSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     claims: tuple[Name, ...]
     scale: Scale
@@ -292,9 +290,9 @@ class Measurement:
     over: tuple[str, ...] = ()
 
     def units(self, settings: PaperSettings) -> list[Unit]:
-        """Return the options of every unit: of some measurements there are none at most scales."""
-        scale = "long" if settings.long and "long" in self.scales else settings.scale
-        options = self.scales.get(scale, ())
+        """Return the options of every unit."""
+        long = settings.long and "long" in self.scales
+        options = self.scales["long" if long else settings.scale]
         return [
             every | dict(zip(self.over, values, strict=True))
             for every in ([options] if isinstance(options, dict) else options)
@@ -357,13 +355,6 @@ class PaperStudy(Study[PaperSettings]):
         str, option("Text that the models read: a file, a folder, demo:docs or demo:code.")
     ] = TEXT
     seed: Seed = 0
-
-    def checked(self) -> Self:
-        """Also take the names of claims as text: ``paper("ball")``, ``paper("ball,hardmax")``."""
-        claims = self.claims
-        if isinstance(claims, str):
-            return replace(self, claims=tuple(claims.replace(",", " ").split())).checked()
-        return super().checked()
 
     def known(self) -> PaperSettings:
         """Refuse claims, models and texts that there are not."""

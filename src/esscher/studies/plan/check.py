@@ -451,8 +451,11 @@ def set_questions(data: PlanData, cells: Sequence[xr.Dataset], questions: Questi
             ends = np.array([wilson(x.sum(), len(x)) for x in values.T])
             mean[:, 1] = np.fmin(mean[:, 1], ends[:, 0]).clip(0.0)
             mean[:, 2] = np.fmax(mean[:, 2], ends[:, 1]).clip(max=1.0)
+        difference = mean_bounds(over_articles(over, about))
+        # where no reply differs, nothing is known of the spread
+        difference[difference[..., 1] == difference[..., 2], 1:] = np.nan
         setattr(data, name, mean)
-        setattr(data, f"{name}_over", mean_bounds(over_articles(over, about)))
+        setattr(data, f"{name}_over", difference)
 
 
 def over_articles(values: Array, about: NDArray[np.int64]) -> Array:

@@ -212,18 +212,16 @@ class PlanData(Data):
     items = var("task", "questions", "n0", kind="i")
     dense_can = var("task", "dense can", kind="b", help="whether the dense model is right in half")
 
-    exact_match = var(
-        "configuration bound", "exact match", "p1", terminal="exact match", help=SQUAD
-    )
-    f1 = var("configuration bound", "F1", "p1", terminal="F1", help=SQUAD)
+    exact_match = var("configuration bound", format="p0", terminal="exact match", help=SQUAD)
+    f1 = var("configuration bound", "F1", "p0", terminal="F1", help=SQUAD)
     answer_probability = var(
         "configuration bound",
         "log-probability",
         terminal="log-probability",
         help="of the first right answer, nats per token",
     )
-    exact_match_over = var("configuration reference bound", "exact match, difference", "p1")
-    f1_over = var("configuration reference bound", "F1, difference", "p1", terminal="F1 -")
+    exact_match_over = var("configuration reference bound", "exact match, difference", "p0")
+    f1_over = var("configuration reference bound", "F1, difference", "p0", terminal="F1 -")
     answer_probability_over = var("configuration reference bound", "log-probability, difference")
     article = var("question", kind="U")
     asked = var("question", "question", kind="U")

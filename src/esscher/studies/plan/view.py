@@ -327,8 +327,8 @@ def question_sentence(result: PlanResult) -> str:
     about = counted(len(record.titles), "article")
     return (
         f" {counted(sum(record.counts), 'question')} of {record.source} about {about}: mean F1 is "
-        f"{between(*number(planned))} with the plan, {between(*number(dense))} dense; the "
-        f"difference is {between(*number(over))}."
+        f"{between(*number(planned), 'p0')} with the plan, {between(*number(dense), 'p0')} "
+        f"dense; the difference is {between(*number(over), 'p0')}."
     )
 
 

@@ -10,10 +10,9 @@ import scipy
 import xarray as xr
 from numpy.typing import NDArray
 
-from esscher.core.codec import Estimate
 from esscher.core.streams import random_stream
 from esscher.core.validation import Array
-from esscher.core.variables import estimate, joined
+from esscher.core.variables import bounds, joined
 from esscher.engine.sampled.layer import PRODUCTS
 from esscher.math.statistics import LEVEL, fit_rate, resampling_counts
 from esscher.math.statistics.intervals import family_wise
@@ -169,8 +168,8 @@ def put_together(data: ProbeData, products: Array, settings: ProbeSettings) -> N
             both[..., rows, columns] = both[..., columns, rows] = pairs
             correlation[i, k] = error_correlation(both[:, -1])
             for j in range(len(sizes)):
-                effective[i, k, j] = estimate(effective_heads(both[:, j], settings.seed))
-                whole[i, k, j] = estimate(amplification(both[:, j], settings.seed))
+                effective[i, k, j] = effective_heads(both[:, j], settings.seed)
+                whole[i, k, j] = amplification(both[:, j], settings.seed)
             # rounding can make the norm of a vanishing sum negative
             total = np.sqrt(np.maximum(both.sum(axis=(2, 3)), 0.0))
             projected[i, k] = fitted(total[None], sizes, settings.seed)[0]
@@ -206,7 +205,7 @@ def error_correlation(products: Array) -> Array:
         return np.asarray(np.nan_to_num(mean / np.outer(scale, scale)))
 
 
-def effective_heads(products: Array, seed: int) -> Estimate:
+def effective_heads(products: Array, seed: int) -> list[float]:
     """Effective number of independent heads, with its interval, from products [replicate, H, H]."""
     heads = products.shape[1]
     rows, columns = np.triu_indices(heads, 1)
@@ -228,7 +227,7 @@ def effective_heads(products: Array, seed: int) -> Estimate:
     return _with_interval(statistic, len(products), seed)
 
 
-def amplification(products: Array, seed: int) -> Estimate:
+def amplification(products: Array, seed: int) -> list[float]:
     """``E|sum_h O_h e_h|^2 / sum_h E|O_h e_h|^2``, with its interval."""
     whole = products.sum(axis=(1, 2))
     parts = np.trace(products, axis1=1, axis2=2)
@@ -241,18 +240,18 @@ def amplification(products: Array, seed: int) -> Estimate:
     return _with_interval(statistic, len(products), seed)
 
 
-def _with_interval(statistic: Callable[[Array], Array], replicates: int, seed: int) -> Estimate:
+def _with_interval(statistic: Callable[[Array], Array], replicates: int, seed: int) -> list[float]:
     """A function of how often each replicate counts, with its interval by resampling."""
     value = float(statistic(np.ones((1, replicates)))[0])
     if replicates < FEWEST:
-        return Estimate(value=value, interval=(None, None))
+        return bounds(value, None)
     rng = random_stream(seed, "many heads")
     copies = resampling_counts(replicates, RESAMPLES, rng)
     copies = copies[np.count_nonzero(copies, axis=1) >= 3]  # fewer say nothing about variation
     low, high = np.quantile(
         statistic(copies.astype(np.float64)), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     )
-    return Estimate(value=value, interval=(float(min(low, value)), float(max(high, value))))
+    return [value, min(float(low), value), max(float(high), value)]
 
 
 # Flags: what stands out at a head, for mean, covariance and map apart.

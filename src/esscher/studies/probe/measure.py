@@ -1,11 +1,10 @@
-"""What is computed: a layer is a cell in pooled mode, a passage in context mode."""
+"""Tasks and cells: a layer is a cell in pooled mode, a passage in context mode."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ from esscher.engine.sampled.layer import PRODUCTS, HeadNumbers, LayerMeasurement
 from esscher.engine.sampled.pooled import PassageMoments, measure_pooled
 from esscher.engine.sampled.sizes import FEWEST_KEYS, METRICS, needed_context
 from esscher.engine.text.collect import CloudFile, cloud_bytes, collect_cloud, visit_passages
-from esscher.engine.text.packing import Passage, PassageSet, read_passages
-from esscher.math.statistics import received_exponent, resampling_counts
+from esscher.engine.text.packing import Passage, read_passages
+from esscher.math.statistics import find_sinks, received_khat, resampling_counts
 from esscher.math.theory import exponents
 from esscher.math.theory.cloud import EFFORT, Predicted, cloud_errors
 from esscher.runs.executors import CellExecutor, Task
@@ -72,98 +71,73 @@ def read_text(
     tokens = min(int(settings.tokens), passages.text_tokens)
     settings = replace(study, tokens=tokens, context=int(context)).resolve(loaded.outline)
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
-    return setup, partial(_batches, setup, loaded, model, passages, executor)
+    cells = ProbeStudy.cells(setup)
 
+    def of_passages(run: Run) -> Iterator[Mapping[str, Task]]:
+        yield {
+            name: Task(name, measure_passage, (model, passage, settings))
+            for name, passage in zip(cells, passages.passages, strict=False)
+        }
 
-def _batches(
-    setup: Setup[ProbeSettings],
-    loaded: LoadedModel,
-    model: AnyModel,
-    passages: PassageSet,
-    executor: CellExecutor,
-    run: Run,
-) -> Iterator[Mapping[str, Task]]:
-    """Yield layers, as many as the disk has room for, or all passages."""
-    settings = setup.settings
-    if settings.mode == "pooled":
-        yield from _layers(setup, loaded, model, passages, executor, run)
-        return
-    yield {
-        name: Task(name, measure_passage, (model, passage, settings))
-        for name, passage in zip(ProbeStudy.cells(setup), passages.passages, strict=False)
-    }
+    def of_layers(run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield layers whose tokens the disk has room for; they are gone before the next ones."""
+        layers = [int(name.removeprefix("layer-")) for name in run.missing(cells)]
+        if not layers:
+            return
+        linear = [layer for layer in layers if head_weights(loaded, layer).linear]
+        moments = PassageMoments(passages, settings.tokens, linear)
 
+        def watch(read: Sequence[Passage], capture: LayerInputs) -> None:
+            moments.take(read, replace(capture, scaling=settings.alpha * capture.scaling))
 
-def _layers(
-    setup: Setup[ProbeSettings],
-    loaded: LoadedModel,
-    model: AnyModel,
-    passages: PassageSet,
-    executor: CellExecutor,
-    run: Run,
-) -> Iterator[Mapping[str, Task]]:
-    """Yield layers whose tokens the disk has room for; they are gone before the next ones.
-
-    A small cloud of tokens lies where temporary files go. A large one, and one that other
-    machines read, lies in the run's directory until its layers are measured.
-    """
-    settings = setup.settings
-    missing = run.missing(ProbeStudy.cells(setup))
-    layers = [int(name.removeprefix("layer-")) for name in missing]
-    if not layers:
-        return
-    linear = [layer for layer in layers if head_weights(loaded, layer).linear]
-    moments = PassageMoments(passages, settings.tokens, linear)
-
-    def watch(read: Sequence[Passage], capture: LayerInputs) -> None:
-        moments.take(read, replace(capture, scaling=settings.alpha * capture.scaling))
-
-    layer_bytes = cloud_bytes(
-        rows=settings.tokens,
-        layers=1,
-        heads=len(settings.heads),
-        key_heads=loaded.shape.key_heads,
-        head_dim=loaded.shape.head_dim,
-    )
-    place = run.folder / CLOUD
-    while layers:
-        shutil.rmtree(place, ignore_errors=True)  # of a run that was stopped
-        free = shutil.disk_usage(run.folder).free
-        count = int(SHARE * free / layer_bytes)
-        if count < 1:
-            raise InputError(
-                f"the tokens of one layer take {layer_bytes / 1e9:.1f} GB, but "
-                f"{run.folder} has only {free / 1e9:.1f} GB left; choose fewer tokens or "
-                "heads, or another disk for the run"
-            )
-        batch = layers[:count]
-        doing = f"reading the text for layers {batch[0]} to {batch[-1]}: passage"
-
-        def progress(done: int, total: int, doing: str = doing) -> None:
-            run.doing(f"{doing} {done:,} of {total:,}")
-
-        large = executor.remote or len(batch) * layer_bytes >= SMALL_CLOUD
-        cloud = collect_cloud(
-            loaded,
-            passages,
-            tokens=settings.tokens,
-            layers=batch,
-            heads=settings.heads,
-            folder=place if large else None,
-            progress=progress,
-            watch=watch,
+        layer_bytes = cloud_bytes(
+            rows=settings.tokens,
+            layers=1,
+            heads=len(settings.heads),
+            key_heads=loaded.shape.key_heads,
+            head_dim=loaded.shape.head_dim,
         )
-        run.doing("")
-        tokens = executor.share(cloud)
-        tasks = {}
-        for layer in batch:
-            name, shares = f"layer-{layer}", moments.delimiters[layer]
-            covariance = moments.covariance(layer)
-            arguments = (model, tokens, layer, shares, covariance, settings)
-            tasks[name] = Task(name, measure_layer, arguments)
-        yield tasks
-        layers = [layer for layer in layers if layer not in batch]
-        shutil.rmtree(place, ignore_errors=True)
+        place = run.folder / CLOUD
+        while layers:
+            shutil.rmtree(place, ignore_errors=True)  # of a run that was stopped
+            free = shutil.disk_usage(run.folder).free
+            count = int(SHARE * free / layer_bytes)
+            if count < 1:
+                raise InputError(
+                    f"the tokens of one layer take {layer_bytes / 1e9:.1f} GB, but "
+                    f"{run.folder} has only {free / 1e9:.1f} GB left; choose fewer tokens or "
+                    "heads, or another disk for the run"
+                )
+            batch = layers[:count]
+            doing = f"reading the text for layers {batch[0]} to {batch[-1]}: passage"
+
+            def progress(done: int, total: int, doing: str = doing) -> None:
+                run.doing(f"{doing} {done:,} of {total:,}")
+
+            large = executor.remote or len(batch) * layer_bytes >= SMALL_CLOUD
+            cloud = collect_cloud(
+                loaded,
+                passages,
+                tokens=settings.tokens,
+                layers=batch,
+                heads=settings.heads,
+                folder=place if large else None,
+                progress=progress,
+                watch=watch,
+            )
+            run.doing("")
+            tokens = executor.share(cloud)
+            tasks = {}
+            for layer in batch:
+                name, shares = f"layer-{layer}", moments.delimiters[layer]
+                covariance = moments.covariance(layer)
+                arguments = (model, tokens, layer, shares, covariance, settings)
+                tasks[name] = Task(name, measure_layer, arguments)
+            yield tasks
+            layers = [layer for layer in layers if layer not in batch]
+            shutil.rmtree(place, ignore_errors=True)
+
+    return setup, of_layers if pooled else of_passages
 
 
 def measure_layer(
@@ -301,8 +275,6 @@ RESAMPLES = 200
 #: of exponents are as large as stated, by root mean square, on MiniLM and SmolLM2 reading Wikipedia
 #: (docs/predictions.md has the others).
 LEFT_OUT = {"mean": 0.015, "cov": 0.045, "map": 0.012}
-#: Largest exponent of a number that floats hold.
-LARGE = 700.0
 #: Sinks that are listed.
 LISTED = 5
 
@@ -338,10 +310,9 @@ def describe_head(
     """
     moments, sizes, seed = numbers.coupled, settings.sizes, settings.seed
     asymptotic = exponents(moments.horizon)
-    sinks: Any = "auto" if apart is None else apart
-    burn_in = float(np.exp(min(moments.log_burn_in, LARGE)))
-    tail = received_exponent(numbers.received * len(numbers.tilts), sinks=sinks, burn_in=burn_in)
-    order = sorted(map(int, tail.sinks), key=lambda j: -numbers.received[j])
+    received = numbers.received * len(numbers.tilts)
+    sinks = find_sinks(received) if apart is None else apart
+    order = sorted(map(int, sinks), key=lambda j: -numbers.received[j])
     absent = LISTED - len(order[:LISTED])
     # the relative output error at any n, and resamples of it over the queries
     keys = len(numbers.keys)
@@ -383,8 +354,7 @@ def describe_head(
         "tau": moments.tau,
         "spectrum": moments.spectrum,
         "log_burn_in": moments.log_burn_in,
-        "frozen_share": moments.frozen_share(sizes[-1]),
-        "khat": [tail.k, *tail.interval],
+        "khat": received_khat(received, sinks),
         "ess": float(np.quantile(numbers.participation, 0.5)),
         "sink_share": float(numbers.received[order].sum()) if order else 0.0,
         "delimiter_share": delimiters,

@@ -23,7 +23,6 @@ from esscher.engine.sampled.sizes import (
     FEWEST_KEYS,
     Mode,
     default_mode,
-    default_sizes,
     needed_context,
     passage_keys,
 )
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
 TOKENS, PASSAGES = 9_216, 2
 #: Longest passage unless a length is given: pooled mode, and context mode.
 POOLED, CONTEXT = 512, 4_096
-#: Sizes unless they are given: first, number, and largest.
-FIRST, COUNT, LAST = 64, 6, 2_048
+#: Sizes unless they are given: first, number, and largest, which is at most a share of the keys.
+FIRST, COUNT, LAST, SHARE = 64, 6, 2_048, 0.25
 #: Most passages in context mode: each is a cell.
 MOST_PASSAGES = 100_000
 #: Relative output errors for which the number of tokens is given.
@@ -51,7 +50,7 @@ TOLERANCES = (0.05, 0.1, 0.2)
 
 
 class OnePass(Data):
-    """What one pass says about every head."""
+    """Numbers of every head from one pass."""
 
     horizon = var(
         "...", "H", terminal="H", help="attention horizon: the largest whitened singular value"
@@ -84,7 +83,6 @@ class OnePass(Data):
     tau = var("...", page=False, help="norm of the mean tilt")
     spectrum = var("... entry", page=False, help="the largest whitened singular values")
     log_burn_in = var("...", page=False, help="F^2 + tau^2")
-    frozen_share = var("...", page=False, help="share of queries past freezing at the largest size")
     khat = var(
         "... bound",
         "k-hat",
@@ -194,7 +192,7 @@ class ProbeData(Data):
 
 
 class ProbeSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to; sizes are empty until the text is read."""
+    """Settings of a run; sizes are empty until the text is read."""
 
     mode: Mode
     tokens: Count
@@ -282,6 +280,8 @@ class ProbeStudy(ModelStudy[ProbeSettings]):
 
     def resolve(self, model: Outline) -> ProbeSettings:
         """Choose the mode, passages, sizes, layers and heads that suit the model."""
+        import numpy as np
+
         mode = self.mode or default_mode(model)
         context = model.context(self.context, POOLED if mode == "pooled" else CONTEXT)
         if mode == "context":
@@ -305,7 +305,10 @@ class ProbeStudy(ModelStudy[ProbeSettings]):
                     reason += "or measure it in pooled mode"
             raise InputError(reason)
         elif settled:
-            sizes = default_sizes(keys, FIRST, COUNT, 2, LAST)
+            # in geometric progression up to a share of the keys
+            last = min(LAST, int(SHARE * keys))
+            first = FIRST if last >= 2 * FIRST else max(2, last // 4)
+            sizes = tuple(int(n) for n in np.unique(np.geomspace(first, last, COUNT).round()))
         settings = self.settings_with(
             mode=mode,
             tokens=tokens,

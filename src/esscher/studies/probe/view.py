@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from esscher.core.shown import counted, rates_said, two_digits, visible
+from esscher.core.shown import counted, rates_said, two_digits
 from esscher.core.variables import BOUNDS, by_row, var
 from esscher.math.statistics.intervals import class_counts
 from esscher.runs.fits import Fit
@@ -106,7 +106,7 @@ def heads(result: Probe) -> xr.Dataset:
         sinks=by_row(
             lambda tokens, shares: (
                 ", ".join(
-                    f"{visible(token)!r} {share:.0%}"
+                    f"{token!r} {share:.0%}"
                     for token, share in zip(tokens, shares, strict=True)
                     if share == share  # fewer sinks than are named
                 )

@@ -1,4 +1,4 @@
-"""What sparse patterns cost: their error against dense attention as the budget grows."""
+"""The cost of sparse patterns: their error against dense attention as the budget grows."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from esscher.core.validation import Array
 from esscher.core.variables import joined
 from esscher.engine.patterns import BASELINE, PATTERNS
 from esscher.math.statistics import LEVEL, Rate, fit_rate, resample
-from esscher.math.statistics.intervals import mean_bounds
+from esscher.math.statistics.intervals import mean_bounds, slopes
 from esscher.studies.sparse.study import SparseData, SparseLawData
 
 D = TypeVar("D", bound=SparseLawData)
@@ -145,6 +145,5 @@ def head_exponents(errors: Array, budgets: Array) -> Array:
 
     An exponent is the mean of those of the passages: [pattern, head, bound].
     """
-    x = np.log(budgets) - np.log(budgets).mean()
-    slopes = -(np.log(np.maximum(errors, SMALLEST)) @ x) / (x @ x)
-    return np.array([[mean_bounds(head) for head in pattern] for pattern in slopes])
+    exponents = -slopes(np.log(budgets), np.log(np.maximum(errors, SMALLEST)))
+    return np.array([[mean_bounds(head) for head in pattern] for pattern in exponents])

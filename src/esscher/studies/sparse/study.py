@@ -94,7 +94,7 @@ class SparseData(SparseLawData):
 
 
 class SparseSettings(Record, frozen=True, kw_only=True):
-    """What the options of a model amount to; budgets are empty until the text is read."""
+    """Settings of a run on a model; budgets are empty until the text is read."""
 
     patterns: tuple[Name, ...]
     budgets: tuple[Count, ...]
@@ -108,7 +108,7 @@ class SparseSettings(Record, frozen=True, kw_only=True):
 
 
 class SparseLawSettings(Record, frozen=True, kw_only=True):
-    """What the options of a law amount to."""
+    """Settings of a run on a law."""
 
     law: Name
     horizon: float | None

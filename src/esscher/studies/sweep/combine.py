@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -95,25 +94,20 @@ def predict(heads: Sequence[Head], settings: SweepSettings) -> Predictions:
 
 
 def fit_errors(data: SweepData, metric: str, alpha: float, seed: int, level: float = LEVEL) -> Rate:
-    """Fit the rate of one metric at one alpha, with predicted and published exponents beside it."""
+    """Fit the rate of one metric at one alpha, with the predicted curve if there is one."""
     at = data.dataset.sel(metric=metric, alpha=alpha)
     errors, sizes = at["replicate_error"].values, at["size"].values
-    published: dict[str, Any] = {
-        "paper_reference": float(at["paper_reference"]),
-        "paper_bound": float(at["paper_bound"]),
-    }
-    options: dict[str, Any] = {"level": level, "seed": seed}
     if np.isnan(at["asymptotic"]):
-        return replace(fit_rate(errors, sizes, **options), **published)
+        return fit_rate(errors, sizes, level=level, seed=seed)
     known = at["predicted_error"].dropna("tokens")
     curve = known.sel(tokens=sizes).values if known.size else None
     burn_in = float(np.exp(min(float(at["log_burn_in"]), 700.0)))
-    rate = fit_rate(errors, sizes, burn_in=burn_in, predicted=curve, **options)
-    if curve is not None:
-        whole = tuple(known["tokens"].values.astype(float).tolist()), tuple(known.values.tolist())
-        slope = rate.slope_of(curve[np.isin(sizes, rate.sizes)])
-        rate = replace(rate, predicted_curve=whole, predicted=slope)
-    return replace(rate, sharp=float(at["asymptotic"]), **published)
+    rate = fit_rate(errors, sizes, burn_in=burn_in, predicted=curve, level=level, seed=seed)
+    if curve is None:
+        return rate
+    whole = tuple(known["tokens"].values.astype(float).tolist()), tuple(known.values.tolist())
+    slope = rate.slope_of(curve[np.isin(sizes, rate.sizes)])
+    return replace(rate, predicted_curve=whole, predicted=slope)
 
 
 def has_rate(errors: Array) -> bool:

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -461,7 +460,7 @@ def following_batch(
     sizes, batch = np.asarray(settings.sizes, dtype=np.float64), None
     if not batches:
         batch = Batch(0, settings.replicates, len(sizes))
-    elif settings.precision is not None and settings.max_replicates is not None:
+    elif settings.precision is not None:
         errors = np.stack(
             [parts[r][METRICS.index("mean")] for r in range(batches[-1].stop)], axis=1
         )
@@ -472,7 +471,7 @@ def following_batch(
                 return None
             covariance = relative_covariance(errors[widest])
             work = replicate_work(sizes, settings.query_count)
-            left = settings.max_replicates - spent(batches, work)
+            left = settings.most_work - spent(batches, work)
             batch = next_batch(batches, np.log(sizes), covariance, work, left)
     for replicate in (r for r in parts if batch and batch.start <= r < batch.stop):
         depth = int(np.isfinite(parts[replicate][0, 0]).sum())
@@ -563,66 +562,45 @@ def stored_cells(setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Da
     return (cells if errors else {}), complete
 
 
-@dataclass(frozen=True, eq=False)
-class SweepWork:
-    """A sweep that is ready: see :data:`esscher.runs.study.Work`.
+def sweep_batches(
+    setup: Setup[SweepSettings], head: Head, executor: CellExecutor, run: Run
+) -> Iterator[Mapping[str, Task]]:
+    """Yield replicates; with a precision, further batches follow from what was measured.
 
-    Attributes
-    ----------
-    setup
-        The settings, and a record of the head.
-    head
-        The head.
-    executor
-        Who computes.
+    The limit is stored before them, predictions after them.
     """
-
-    setup: Setup[SweepSettings]
-    head: Head
-    executor: CellExecutor
-
-    def batches(self, run: Run) -> Iterator[Mapping[str, Task]]:
-        """Yield replicates; with a precision, further batches follow from what was measured.
-
-        The limit is stored before the first of them, predictions after the last.
-        """
-        settings, batches = self.setup.settings, list[Batch]()
-        known = replicate_errors(settings, run, run.names())
-        if settings.precision is None:  # otherwise the end is not known yet
-            check_end(settings.replicates, known, run.folder)
-        limit, predictions = limit_and_predictions(self.setup, run)
-        if limit is None:  # stored: a resumed run compares with the very same numbers
+    settings, batches = setup.settings, list[Batch]()
+    known = replicate_errors(settings, run, run.names())
+    if settings.precision is None:  # otherwise the end is not known yet
+        check_end(settings.replicates, known, run.folder)
+    limit, predictions = limit_and_predictions(setup, run)
+    source = None
+    while batch := following_batch(settings, batches, known, run.folder):
+        batches.append(batch)
+        missing = [n for n in range(batch.start, batch.stop) if n not in known]
+        if not missing and limit is not None:
+            continue
+        if source is None:
+            # the head whose tokens are drawn, and the limit's outputs at all of its rows if few
             with one_blas_thread():
-                limit = limit_cell(self.head, *self.drawn, settings).dataset
-            run.write(LIMIT, limit)
-        source = None
-        while batch := following_batch(settings, batches, known, run.folder):
-            batches.append(batch)
-            missing = [n for n in range(batch.start, batch.stop) if n not in known]
-            if not missing:
-                continue
-            if source is None:
-                head, outputs = self.drawn
-                moments = limit["mean"].values, limit["covariance"].values
-                source = self.executor.share((settings, head, *moments, outputs))
-            names = {number: cell_name(number) for number in missing}
-            yield {
-                name: Task(name, measure_cell, (source, number, batch.depth))
-                for number, name in names.items()
-            }
-            if settings.precision is not None:  # what comes next depends on it
-                known |= replicate_errors(settings, run, names.values())
-        check_end(batches[-1].stop, known, run.folder)
-        if settings.predict and predictions is None:
-            from esscher.studies.sweep.combine import predict
+                drawn = measured_head(head, settings)
+                outputs = reference_outputs(drawn, settings)
+                if limit is None:  # stored: a resumed run compares with the very same numbers
+                    limit = limit_cell(head, drawn, outputs, settings).dataset
+                    run.write(LIMIT, limit)
+            moments = limit["mean"].values, limit["covariance"].values
+            source = executor.share((settings, drawn, *moments, outputs))
+        names = {number: cell_name(number) for number in missing}
+        yield {
+            name: Task(name, measure_cell, (source, number, batch.depth))
+            for number, name in names.items()
+        }
+        if settings.precision is not None:  # what comes next depends on it
+            known |= replicate_errors(settings, run, names.values())
+    check_end(batches[-1].stop, known, run.folder)
+    if settings.predict and predictions is None:
+        from esscher.studies.sweep.combine import predict
 
-            with one_blas_thread():
-                heads = [scaled_head(self.head, alpha) for alpha in settings.alpha]
-                run.write(PREDICTIONS, predict(heads, settings).dataset)
-
-    @cached_property
-    def drawn(self) -> tuple[Head, Array | None]:
-        """The head whose tokens are drawn, and the limit's outputs at all of its rows if few."""
-        head = measured_head(self.head, self.setup.settings)
         with one_blas_thread():
-            return head, reference_outputs(head, self.setup.settings)
+            heads = [scaled_head(head, alpha) for alpha in settings.alpha]
+            run.write(PREDICTIONS, predict(heads, settings).dataset)

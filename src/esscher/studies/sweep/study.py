@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
@@ -131,7 +132,7 @@ class SweepData(LimitMethod, Predictions):
 
 
 class HeadRecord(Record, frozen=True, kw_only=True):
-    """What a configuration says about a head; the hash covers every number in it."""
+    """Record of a head in a configuration; the hash covers every number in it."""
 
     kind: Name
     law: Name | None
@@ -143,25 +144,29 @@ class HeadRecord(Record, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> str:
-        """What its tokens are called: their law, or the kind of head."""
+        """Name of its tokens: their law, or the kind of head."""
         return self.law or self.kind
 
 
 class SweepSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     sizes: Annotated[tuple[Count, ...], Meta(min_length=1)]
     replicates: Count
     seed: int
     alpha: Annotated[tuple[float, ...], Meta(min_length=1)]
     precision: float | None
-    max_replicates: Count | None
     queries: Literal["tokens", "population"]
     query_count: Count | None
     dtype: Literal["float32", "float64"]
     device: Name
     reference_tokens: Count | None
     predict: bool
+
+    @property
+    def most_work(self) -> float:
+        """Work that a precision may cost, in replicates of the largest size."""
+        return PATIENCE * self.replicates
 
     @property
     def predicted_sizes(self) -> tuple[int, ...]:
@@ -282,17 +287,6 @@ class SweepStudy(Study[SweepSettings]):
             gt=0,
         ),
     ] = None
-    max_replicates: Annotated[
-        int | None,
-        option(
-            "With a precision: stop after this much work, in replicates of the largest size "
-            "(default: 16 times the replicates).",
-            changeable=True,
-            ge=1,
-            le=10**12,
-            command=None,
-        ),
-    ] = None
     queries: Annotated[
         Literal["tokens", "population"],
         option("Queries: the tokens themselves, or independent of the keys."),
@@ -341,25 +335,12 @@ class SweepStudy(Study[SweepSettings]):
             raise InputError(f"alpha is {list(self.alpha)}; each may occur only once")
         population = self.queries == "population"
         query_count = self.query_count or (POPULATION_QUERIES if population else None)
-        most = self.max_replicates
-        if self.precision is None and most is not None:
-            raise InputError("max_replicates needs a precision; give both, or replicates alone")
-        if self.precision is not None:
-            if len(sizes) < 2:
-                raise InputError("precision needs at least 2 sizes: it is that of a slope")
-            most = most or PATIENCE * self.replicates
-            if most < self.replicates:
-                raise InputError(
-                    f"max_replicates is {most}, below replicates, which is {self.replicates}"
-                )
+        if self.precision is not None and len(sizes) < 2:
+            raise InputError("precision needs at least 2 sizes: it is that of a slope")
         if self.device != "cpu":
-            import torch
+            from esscher.engine.models.load import as_device  # brings torch
 
-            try:
-                torch.zeros(1, device=self.device)
-            except (RuntimeError, AssertionError, ValueError, TypeError) as error:
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise InputError(f"device {self.device!r} cannot be used: {reason}") from error
+            as_device(self.device)
         tokens = self.reference_tokens
         if tokens is None:
             tokens = (
@@ -379,14 +360,12 @@ class SweepStudy(Study[SweepSettings]):
             ("query_count is", (query_count or 0) * population),
         ):
             check_memory(8 * head.key_dim * count, f"{name} {count:,}; a sample of that size")
-        return self.settings_with(
-            sizes=sizes, query_count=query_count, max_replicates=most, reference_tokens=tokens
-        )
+        return self.settings_with(sizes=sizes, query_count=query_count, reference_tokens=tokens)
 
     def prepare(self, executor: CellExecutor) -> Work:
         """Describe the head; the limit is computed when a replicate needs it."""
         from esscher.math.heads import WeightHead
-        from esscher.studies.sweep.measure import SweepWork, hash_of
+        from esscher.studies.sweep.measure import hash_of, sweep_batches
 
         head = self.head
         record = HeadRecord(
@@ -399,7 +378,7 @@ class SweepStudy(Study[SweepSettings]):
             sha256=hash_of(head),
         )
         setup = Setup(self.known(), {"head": record})
-        return setup, SweepWork(setup, head, executor).batches
+        return setup, partial(sweep_batches, setup, head, executor)
 
     @staticmethod
     def cells(setup: Setup[SweepSettings]) -> list[str]:

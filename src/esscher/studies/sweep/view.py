@@ -135,7 +135,7 @@ def cautions(result: Sweep) -> list[str]:
         width = float(data.slope_half_width.fillna(math.inf).max())
         if width > settings.precision:
             said.append(
-                f"after the work of {settings.max_replicates} replicates the slope of the mean "
+                f"after the work of {settings.most_work:g} replicates the slope of the mean "
                 f"error is known to +- {width:.2g}, not to the +- {settings.precision:g} asked for"
             )
     return [*said, *dict.fromkeys(note for note in data.prediction_note.values.tolist() if note)]

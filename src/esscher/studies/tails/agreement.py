@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from esscher.core.variables import estimate, joined
+from esscher.core.variables import joined
 from esscher.math.statistics.intervals import rank_correlation_interval
 from esscher.math.tails.verdict import (
     KINDS,
@@ -36,7 +36,7 @@ def combine(cells: Sequence[xr.Dataset], seed: int) -> TailsData:
     coordinates = {"group": list(GROUPS), "called": list(KINDS)}
     data = TailsData(layers.dataset.assign_coords(coordinates))
     first = ~layers.key_head.isel(layer=0).to_series().duplicated().to_numpy()
-    tables, correlations, medians, tokens = [], [], [], []
+    tables, correlations, tokens = [], [], []
     for keys, subset in GROUPS.values():
         cloud = (data.keys if keys else data.hidden).alone().sel(subset=subset)
         if keys:  # heads that share their keys count once
@@ -46,8 +46,7 @@ def combine(cells: Sequence[xr.Dataset], seed: int) -> TailsData:
         pairs = proxies.transpose(..., "part").values.reshape(-1, 2)
         there = halves[:, 0] != ""
         tables.append(verdict_table(halves[there].tolist()))
-        correlations.append(estimate(rank_correlation_interval(*pairs[there].T)))
-        medians.append(np.median(pairs[there], axis=0) if there.any() else np.zeros(2))
+        correlations.append(rank_correlation_interval(*pairs[there].T))
         halved = cloud["tokens"].values.ravel()[there] / 2
         tokens.append(halved.mean() if there.any() else 0.0)
     counts, kappas = np.array(tables).astype(int), [kappa_estimate(table, seed) for table in tables]
@@ -55,10 +54,9 @@ def combine(cells: Sequence[xr.Dataset], seed: int) -> TailsData:
     data.half_tokens = tokens
     data.half_counts = np.stack([counts.sum(axis=2), counts.sum(axis=1)], axis=1)
     data.both_counts = counts.diagonal(axis1=1, axis2=2)
-    data.kappa = [estimate(kappa) for kappa in kappas]
+    data.kappa = kappas
     data.proxy_correlation = correlations
-    data.proxy_medians = medians
-    data.reproducible = [(kappa.interval[0] or 0.0) >= SUBSTANTIAL for kappa in kappas]
+    data.reproducible = [low >= SUBSTANTIAL for _, low, _ in kappas]
     # text tokens and all tokens, of keys and of hidden states, in the order of the groups
     given = data.reproducible.values.reshape(2, 2)
     for clouds, subsets in zip((data.keys, data.hidden), given, strict=True):

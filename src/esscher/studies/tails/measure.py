@@ -1,10 +1,9 @@
-"""What is computed: the tails of a layer's keys, logits and hidden states."""
+"""Tasks and cells: the tails of a layer's keys, logits and hidden states."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from esscher.core.errors import InputError
 from esscher.core.options import AtMost
 from esscher.core.streams import random_stream
-from esscher.core.variables import estimate
 from esscher.engine.models.choice import AnyModel, opened_model
 from esscher.engine.models.inputs import LayerInputs
 from esscher.engine.models.loaded import LoadedModel
@@ -85,51 +83,41 @@ def read_text(
     )
     setup = Setup(settings, {"model": loaded.record, "text": passages.record})
     passages = replace(passages, passages=kept)
-    return setup, partial(_batches, setup, loaded, model, passages, executor)
 
+    def batches(run: Run) -> Iterator[Mapping[str, Task]]:
+        """Yield layers: here, as many as fit into memory, which share one pass over the text."""
+        if executor.remote:
+            # a layer is a task, which reads the passages itself: keys of all layers are too much
+            # to be shipped, and workers need not see the same directories
+            text = executor.share(passages)
+            yield {
+                name: Task(name, _layer_cell, (model, text, layer, settings.heads, settings.seed))
+                for name, layer in zip(TailsStudy.cells(setup), settings.layers, strict=True)
+            }
+            return
+        names = run.missing(TailsStudy.cells(setup))
+        if not names:
+            return
+        rows = token_rows(passages, loaded.causal, settings.seed)
+        # layers whose keys and hidden states fit into memory together
+        shape = loaded.shape
+        each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
+        count = max(1, HELD // each)
+        for start in range(0, len(names), count):
+            group = {
+                name: int(name.removeprefix("layer-")) for name in names[start : start + count]
+            }
+            collected = collect_layers(loaded, passages, rows, list(group.values()))
+            yield {
+                name: Task(
+                    name,
+                    measure_layer,
+                    (layer, collected.pop(layer), rows, settings.heads, settings.seed, loaded),
+                )
+                for name, layer in group.items()
+            }
 
-def _batches(
-    setup: Setup[TailsSettings],
-    loaded: LoadedModel,
-    model: AnyModel,
-    passages: PassageSet,
-    executor: CellExecutor,
-    run: Run,
-) -> Iterator[Mapping[str, Task]]:
-    """Yield layers: here, as many as fit into memory, which share one pass over the text."""
-    settings = setup.settings
-    if executor.remote:
-        # a layer is a task, which reads the passages itself: keys of all layers are too much
-        # to be shipped, and workers need not see the same directories
-        text = executor.share(passages)
-        yield {
-            f"layer-{layer}": Task(
-                f"layer-{layer}",
-                _layer_cell,
-                (model, text, layer, settings.heads, settings.seed),
-            )
-            for layer in settings.layers
-        }
-        return
-    layers = [int(name.removeprefix("layer-")) for name in run.missing(TailsStudy.cells(setup))]
-    if not layers:
-        return
-    rows = token_rows(passages, loaded.causal, settings.seed)
-    # layers whose keys and hidden states fit into memory together
-    shape = loaded.shape
-    each = 4 * len(rows.ids) * (shape.key_heads * shape.head_dim + shape.hidden)
-    count = max(1, HELD // each)
-    for start in range(0, len(layers), count):
-        group = layers[start : start + count]
-        collected = collect_layers(loaded, passages, rows, group)
-        yield {
-            f"layer-{layer}": Task(
-                f"layer-{layer}",
-                measure_layer,
-                (layer, collected.pop(layer), rows, settings.heads, settings.seed, loaded),
-            )
-            for layer in group
-        }
+    return setup, batches
 
 
 def _layer_cell(
@@ -278,7 +266,6 @@ def measure_layer(
         part=("both", "first", "second"),
         half=("first", "second"),
         threshold=range(len(SHARES)),
-        type=TYPES,
         rank=range(NAMED),
     )
     data.key_head = [[head // shared for head in heads]]
@@ -288,7 +275,7 @@ def measure_layer(
         logits = tokens.tilts[head].astype(np.float64) @ keys.T
         if tokens.softcap is not None:
             logits = tokens.softcap * np.tanh(logits / tokens.softcap)
-        shapes.append(estimate(logit_shape(logits, passage)))
+        shapes.append(logit_shape(logits, passage))
     data.logits_k = [shapes]
     hidden = None if tokens.hidden is None else _cloud(tokens.hidden, rows, seed, loaded)
     for name, values in next(iter(by_key.values())).items():
@@ -301,10 +288,6 @@ def measure_layer(
     return data.dataset
 
 
-#: Candidates of a tail, in the order of their axis.
-TYPES = ("Gaussian", "Weibull", "Pareto")
-
-
 def _cloud(
     tokens: Rows, rows: TokenRows, seed: int, loaded: LoadedModel
 ) -> dict[str, NDArray[Any]]:
@@ -312,10 +295,10 @@ def _cloud(
     text = np.flatnonzero(~rows.apart)
     chosen, everything = tokens[text].astype(np.float64), tokens.astype(np.float64)
     numbers, projection = cloud_tails(chosen, rows.passage[text], seed=seed, effort=THOROUGH)
-    subsets = [_numbers(numbers, estimate(norm_shape(chosen, rows.passage[text])))]
+    subsets = [_numbers(numbers, norm_shape(chosen, rows.passage[text]))]
     if rows.apart.any():
         other, _ = cloud_tails(everything, rows.passage, seed=seed, effort=QUICK)
-        subsets.append(_numbers(other, estimate(norm_shape(everything, rows.passage))))
+        subsets.append(_numbers(other, norm_shape(everything, rows.passage)))
     else:
         empty = {n: "" if x.dtype.kind == "U" else np.nan for n, x in subsets[0].items()}
         subsets.append({n: np.full_like(x, empty[n]) for n, x in subsets[0].items()})
@@ -336,7 +319,6 @@ def _cloud(
 def _numbers(cloud: CloudNumbers, norms: Sequence[float]) -> dict[str, NDArray[Any]]:
     """The numbers of a cloud and the verdict on it, by variable."""
     verdict, decided_by = judge(cloud)
-    proxies = (cloud.proxy, *cloud.proxy_halves)
     parts = (cloud.tail, *cloud.tail_halves)
 
     def fits(number: Any) -> NDArray[Any]:
@@ -351,10 +333,8 @@ def _numbers(cloud: CloudNumbers, norms: Sequence[float]) -> dict[str, NDArray[A
     numbers = {
         "tokens": float(cloud.tokens),
         "passages": float(cloud.passages),
-        "proxy": [estimate(proxy) for proxy in proxies],
-        "proxy_reach": [proxy.reach for proxy in proxies],
-        "proxy_at": [proxy.at for proxy in proxies],
-        "kurtosis": estimate(cloud.kurtosis),
+        "proxy": [cloud.proxy, *cloud.proxy_halves],
+        "kurtosis": cloud.kurtosis,
         "tau": [decided_by.tau, *decided_by.tau_interval],
         "beyond": decided_by.threshold,
         "norms_k": norms,
@@ -363,12 +343,8 @@ def _numbers(cloud: CloudNumbers, norms: Sequence[float]) -> dict[str, NDArray[A
         "verdict": verdict,
         "half_verdict": list(half_verdicts(cloud)),
         "evidence": evidence(decided_by),
-        "fit_share": fits(lambda fit: fit.share),
         "fit_threshold": fits(lambda fit: fit.threshold),
         "fit_tokens": fits(lambda fit: fit.exceedances),
-        "fit_passages": fits(lambda fit: fit.groups),
         "fit_tau": fits(lambda fit: [fit.tau, *fit.tau_interval]),
-        "fit_k": fits(lambda fit: fit.k),
-        "fit_criterion": fits(lambda fit: [fit.criterion[name] for name in TYPES]),
     }
     return {name: np.asarray(value) for name, value in numbers.items()}

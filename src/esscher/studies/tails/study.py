@@ -49,8 +49,6 @@ class Cloud(Data):
         help="smallest s with ln E exp(t p) <= s t^2/2 along the worst direction p, over its "
         "variance, over the tilts that the sample knows (1: Gaussian)",
     )
-    proxy_reach = var("... subset part", page=False, help="largest |t| that the sample knows")
-    proxy_at = var("... subset part", page=False, help="the t at which the proxy is attained")
     kurtosis = var(
         "... subset bound",
         "excess kurtosis",
@@ -90,15 +88,9 @@ class Cloud(Data):
     evidence = var("... subset", kind="U", page=False, help="what the verdict rests on")
     tail_token = var("... rank", kind="U", page=False, help="tokens that reach furthest")
     tail_projection = var("... rank", page=False, help="their standardised projections")
-    fit_share = var("... subset part threshold", page=False, help="share beyond the threshold")
     fit_threshold = var("... subset part threshold", "threshold (standard deviations)", page=False)
     fit_tokens = var("... subset part threshold", page=False, help="tokens beyond it")
-    fit_passages = var("... subset part threshold", page=False, help="passages these are from")
     fit_tau = var("... subset part threshold bound", "τ of exp(-c x^τ)", page=False)
-    fit_k = var("... subset part threshold", page=False, help="shape of the Pareto type")
-    fit_criterion = var(
-        "... subset part threshold type", page=False, help="-2 ln L + 2 parameters, smallest 0"
-    )
 
 
 class LayerTails(Data):
@@ -134,12 +126,11 @@ class TailsData(LayerTails):
         help="agreement of the halves beyond chance",
     )
     proxy_correlation = var("group bound", "rank correlation of proxies")
-    proxy_medians = var("group half", "median proxy", page=False)
     reproducible = var("group", "verdicts given", kind="b", help="on single clouds")
 
 
 class TailsSettings(Record, frozen=True, kw_only=True):
-    """What the options amount to."""
+    """Settings of a run."""
 
     tokens: Count
     context: Count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from esscher.core.shown import between, counted, visible
+from esscher.core.shown import between, counted
 from esscher.core.variables import by_row, var, with_ends
 from esscher.math.tails.verdict import KINDS, LETTERS, MEANINGS, SUBSTANTIAL
 from esscher.runs.result import Result
@@ -47,7 +47,7 @@ def clouds(result: Result[TailsSettings], keys: bool = True) -> xr.Dataset:
     tokens, far = cloud["tail_token"], cloud["tail_projection"]
     cloud["furthest"] = by_row(
         lambda names, values: ", ".join(
-            f"{visible(name)!r} {x:+.1f}"
+            f"{name!r} {x:+.1f}"
             for name, x in zip(names, values, strict=True)
             if x == x  # fewer tokens than are named
         ),
