@@ -52,8 +52,6 @@ PRESSES = {
     "kvzip": "kvzip",
     "kvgrad": "kvgrad",
     "plan in lukv": "lukv",
-    "tova": "tova",
-    "keydiff": "keydiff",
 }
 #: What is equal in a comparison.
 COMPARED = ("tokens", "bytes")
@@ -90,17 +88,17 @@ def tokens_each(calibration: Calibration, budget: float) -> dict[str, int]:
 
 
 def presses_of(
-    calibration: Calibration, budgets: tuple[float, ...], names: tuple[str, ...]
+    calibration: Calibration, budgets: tuple[float, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
     """Describe all presses; returns arrays that they need, too."""
     presses, arrays = [], {}
     for budget in budgets:
         for compared, each in tokens_each(calibration, budget).items():
-            for name in names:
-                press = press_for(PRESSES[name], calibration.prefix, each)
+            for name, kind in PRESSES.items():
+                press = press_for(kind, calibration.prefix, each)
                 about = {"configuration": f"{name} {compared}", "budget": budget}
                 press |= {"name": f"{name} {compared} {budget}", "each": each, "about": about}
-                if press["kind"] == "lukv":
+                if kind == "lukv":
                     press |= {
                         "scorer": "expected",
                         "recent": keeping_at(calibration.prefix, budget).recent,
@@ -191,19 +189,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("texts", type=Path, help="folder with the texts")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--only", default=",".join(UNSEEN), help="texts, with commas between")
-    parser.add_argument("--presses", default=",".join(PRESSES), help="names, with commas between")
     parser.add_argument("--passages", type=int, default=1, help="of each text")
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT)
     given = parser.parse_args()
     loaded, python = load_model(MODEL), other_python(given.environment)
-    texts = {name: given.texts / f"{name}.txt" for name in given.only.split(",")}
+    texts = {name: given.texts / f"{name}.txt" for name in UNSEEN}
     sources = Sources(loaded, given.texts / CALIBRATION, given.out / "calibration")
     wanted = [(score, budget) for budget in BUDGETS for score in ("all", "last")]
     calibration = sources.calibration(PREFIX, *passages_of(CALIBRATED), wanted)
     comparison = Comparison(sources, texts, given.out)
     arms = [arm for budget in BUDGETS for arm in arms_of(calibration, budget)]
-    presses, arrays = presses_of(calibration, BUDGETS, tuple(given.presses.split(",")))
+    presses, arrays = presses_of(calibration, BUDGETS)
     length = PREFIX + sources.queries
     for number in range(given.passages):
         for name, text in texts.items():

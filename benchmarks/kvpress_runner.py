@@ -15,7 +15,6 @@ import copy
 import json
 import logging
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,8 @@ def press_of(spec: dict[str, Any], folder: Path) -> Any:
         "streaming": kvpress.StreamingLLMPress,
         "snapkv": kvpress.SnapKVPress,
         "expected": kvpress.ExpectedAttentionPress,
-        "tova": kvpress.TOVAPress,
-        "keydiff": kvpress.KeyDiffPress,
         "compactor": kvpress.CompactorPress,
         "kvzip": kvpress.KVzipPress,
-        "kvzip+": partial(kvpress.KVzipPress, kvzip_plus_normalization=True),
         "kvgrad": kvpress.KVgradPress,
     }
     if kind in scorers:
