@@ -158,6 +158,17 @@ class Comparison:
         own = {CALIBRATION_TEXT: self.sources.text}
         Comparison(self.sources, own, self.out).passages({"trial": arms}, calibration, count)
 
+    def cell(self, part: str, prefix: int, name: str, number: int) -> Cell:
+        """Results of a passage of a text."""
+        return Cell(
+            self.out / part / str(prefix) / f"{name}-{number}",
+            part=part,
+            text=name,
+            passage=number,
+            prefix=prefix,
+            model=self.loaded.name,
+        )
+
     def passages(
         self, arms: Mapping[str, Sequence[Arm]], calibration: Calibration, count: int
     ) -> None:
@@ -170,17 +181,7 @@ class Comparison:
         }
         for number in range(count):
             for name, own in found.items():
-                cells = {
-                    part: Cell(
-                        self.out / part / str(prefix) / f"{name}-{number}",
-                        part=part,
-                        text=name,
-                        passage=number,
-                        prefix=prefix,
-                        model=self.loaded.name,
-                    )
-                    for part in arms
-                }
+                cells = {part: self.cell(part, prefix, name, number) for part in arms}
                 missing = {part: cell.missing(arms[part]) for part, cell in cells.items()}
                 if any(missing.values()):
                     self._passage(own[number], calibration, cells, missing)

@@ -295,15 +295,15 @@ class Calibration:
         layers = np.arange(len(next(iter(own.values())).effect))
         return [one.chosen(layers, selection) for one in own.values()]
 
-    def plan(
+    def known(
         self,
         budget: float,
         score: Score = "all",
         selection: SelectionKind = "fitted",
         prose: int | None = None,
         bits: Bits | None = None,
-    ) -> tuple[Budgets, Predicted]:
-        """Make a plan, and say what it is predicted to cost."""
+    ) -> tuple[list[PassageEffects], Ways]:
+        """Effects and ways to keep tokens, all or only those of some bits."""
         parts, ways = self.parts(budget, score, selection, prose), self.ways(budget, selection)
         if bits is not None:
             which = np.flatnonzero((ways.bits == bits).all(axis=1))
@@ -313,16 +313,32 @@ class Calibration:
             parts = [
                 PassageEffects(p.effect[:, :, which], p.square[:, :, which], p.norm) for p in parts
             ]
+        return parts, ways
+
+    def plan(
+        self,
+        budget: float,
+        score: Score = "all",
+        selection: SelectionKind = "fitted",
+        prose: int | None = None,
+        bits: Bits | None = None,
+        each: int | None = None,
+    ) -> tuple[Budgets, Predicted]:
+        """Make a plan, and say what it is predicted to cost.
+
+        ``each`` are the bytes of a key head on average, if not those of the budget.
+        """
+        parts, ways = self.known(budget, score, selection, prose, bits)
         layers, key_heads = parts[0].effect.shape[:2]
-        found = plan_total(parts, ways, self.each(budget) * layers * key_heads)
+        found = plan_total(parts, ways, (each or self.each(budget)) * layers * key_heads)
         return found.budgets(np.arange(layers), layers, ways), found
 
-    def taken(self, budget: float) -> int:
+    def taken(self, budget: float, bits: Bits | None = None) -> int:
         """Bytes of a key head on average that the plan takes, and others may take."""
-        return int(self.plan(budget)[0].nbytes.mean())
+        return int(self.plan(budget, bits=bits)[0].nbytes.mean())
 
-    def uniform(self, budget: float) -> tuple[Budgets, Predicted]:
+    def uniform(self, budget: float, bits: Bits | None = None) -> tuple[Budgets, Predicted]:
         """Make equal budgets, selected as in a plan."""
-        parts, ways = self.parts(budget), self.ways(budget, "fitted")
-        found, layers = plan_uniform(parts, ways, self.taken(budget)), len(parts[0].effect)
+        parts, ways = self.known(budget, bits=bits)
+        found, layers = plan_uniform(parts, ways, self.taken(budget, bits)), len(parts[0].effect)
         return found.budgets(np.arange(layers), layers, ways), found

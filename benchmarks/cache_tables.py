@@ -88,8 +88,8 @@ def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
     for text in (*dict.fromkeys(rows["text"]), ALL):
         own = rows if text == ALL else rows[rows["text"] == text]
         for budget in sorted(set(own["budget"])):
-            wide = _wide(own[own["budget"] == budget])
-            top1 = _wide(own[own["budget"] == budget], "top1")
+            wide = wide_table(own[own["budget"] == budget])
+            top1 = wide_table(own[own["budget"] == budget], "top1")
             for name in wide:
                 out.append(
                     {
@@ -101,7 +101,7 @@ def curve_table(rows: pd.DataFrame) -> pd.DataFrame:
                         "texts": _texts(wide),
                     }
                     | _mean(_units(wide[name]), "kl", 0.0)
-                    | _over(wide, name)
+                    | paired_over(wide, name)
                     | {"top1": float(_units(top1[name]).mean())}
                 )
     return pd.DataFrame(out)
@@ -111,7 +111,7 @@ def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Ratio of the KL of every variant to that of the plan, over all texts."""
     out = []
     for budget in sorted(set(rows["budget"]), reverse=True):
-        wide = _wide(rows[rows["budget"] == budget])
+        wide = wide_table(rows[rows["budget"] == budget])
         seeds = [name for name in wide if name.startswith("seed")]
         spread = np.log(wide[["planned", *seeds]].to_numpy()).std(axis=1, ddof=1).mean()
         for name in wide:
@@ -126,7 +126,7 @@ def ablation_table(rows: pd.DataFrame) -> pd.DataFrame:
                         "texts": _texts(wide),
                     }
                     | _mean(_units(wide[name]), "kl", 0.0)
-                    | _over(wide, name)
+                    | paired_over(wide, name)
                     | {"spread": float(np.exp(spread)) if name in seeds else np.nan}
                 )
     return pd.DataFrame(out)
@@ -233,7 +233,7 @@ def small_table(rows: pd.DataFrame, trial: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def _wide(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
+def wide_table(rows: pd.DataFrame, measure: str = "kl") -> pd.DataFrame:
     """A measure by passage and configuration, of passages that have all configurations."""
     wide = rows.pivot(index=["text", "passage"], columns="configuration", values=measure)
     return wide[list(dict.fromkeys(rows["configuration"]))].dropna()
@@ -244,7 +244,8 @@ def _mean(values: Array, name: str, lowest: float = -np.inf) -> dict[str, float]
     return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
-def _over(wide: pd.DataFrame, name: str) -> dict[str, Any]:
+def paired_over(wide: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Ratio of the KL of a configuration to that of the plan, with its interval."""
     if name == "planned":
         return dict.fromkeys(("over_planned", "over_planned_low", "over_planned_high"), np.nan)
     return _ratio(wide[name], wide["planned"], "over_planned")

@@ -2,18 +2,13 @@
 
     python -m benchmarks.kvpress --text BOOK.txt              # all rules, 3 passages, 25%
     python -m benchmarks.kvpress --text BOOK.txt --rules snapkv,adakv --prefix 512
-    python -m benchmarks.kvpress --text BOOK.txt --lukv budgets.npy   # budgets of a plan
 
 kvpress needs an older transformers: it gets an environment of its own (made in ``.kvpress`` when it
 is first needed; ``--environment`` names another folder), the weights and the tokens. Compared are
 the tokens that are kept, and the divergence of the next 128 next-token laws from the dense ones,
 each measured in its own environment.
 
-``--lukv`` is about plans in kvpress instead. It hands a file of budgets, as
-``plan.export("budgets.npy")`` writes it, to kvpress' LUKVPress over several scorers, and compares
-it with the equal budgets of each scorer and with AdaKV over it, all of them inside kvpress.
-
-Results go to benchmarks/results/kvpress.json.
+Results go to benchmarks/results/kvpress.json. Plans are compared with presses in kvpress_rivals.py.
 """
 
 from __future__ import annotations
@@ -30,7 +25,6 @@ import torch
 
 import esscher
 from benchmarks.kvpress_environment import KVPRESS, other_python, run_presses
-from esscher.core.errors import InputError
 from esscher.engine.cache.budgets import keeping_for
 from esscher.engine.cache.cache import ObservedPrompt
 from esscher.engine.cache.published import RULES, Rule
@@ -38,17 +32,12 @@ from esscher.engine.cache.storage import Kept
 from esscher.engine.models.transformers_library import transformers_module
 from esscher.engine.reading import PassageReader, compare_laws
 from esscher.engine.text.packing import first_passages
-from esscher.studies.plan.check import paired_ratio
 
-ROOT = Path(__file__).parent.parent
+ENVIRONMENT = Path(__file__).parent.parent / ".kvpress"
 RESULTS = Path(__file__).parent / "results" / "kvpress.json"
 MODEL = "demo:smollm2"
 #: Tokens after the prefix; the last one's successor is unknown.
 QUERIES = 129
-#: Parts of the results.
-PARTS = ("rules", "exported")
-#: Scorers over which budgets of a plan are tried.
-SCORERS = ("snapkv", "expected")
 
 
 @dataclass
@@ -67,12 +56,12 @@ class Comparison:
         return float(np.mean(self.ours) / np.mean(self.theirs))
 
 
-def press_for(rule: Rule, prefix: int, each: int) -> dict[str, Any]:
-    """Describe the press of a rule; presses take ratios, and round them down."""
+def press_for(kind: str, prefix: int, each: int) -> dict[str, Any]:
+    """Describe a press that keeps so many tokens; it takes a ratio, and rounds it down."""
     ratio = 1 - (each + 0.5) / prefix
-    if rule.name == "kvzip":  # which rounds what is dropped in all heads together
+    if kind in ("kvzip", "kvgrad"):  # these round what is dropped in all heads together
         ratio = 1 - each / prefix + 1e-9
-    return {"name": rule.name, "kind": rule.name, "ratio": ratio}
+    return {"name": kind, "kind": kind, "ratio": ratio}
 
 
 def measure_ours(
@@ -119,7 +108,7 @@ def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
     length = prefix + QUERIES
     passages = first_passages(loaded, chosen.text, chosen.passages, length).passages
     found = {rule.name: Comparison() for rule in rules}
-    presses = [press_for(rule, prefix, each) for rule in rules]
+    presses = [press_for(rule.name, prefix, each) for rule in rules]
     ids = np.stack([passage.ids for passage in passages])
     theirs, masks = run_presses(python, loaded, ids, prefix, presses, {})
     own = measure_ours(loaded, rules, passages, prefix, each, found)
@@ -132,19 +121,9 @@ def compare(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
             assert a == b, f"{name} keeps {a:,} tokens, kvpress' press {b:,}"
     show(found)
     if chosen.out:
-        about = conditions(chosen, theirs)
         rows = {name: vars(entry) | {"ratio": entry.ratio} for name, entry in found.items()}
-        store(Path(chosen.out), about, "rules", rows)
-
-
-def store(path: Path, about: dict[str, Any], part: str, rows: dict[str, Any]) -> None:
-    """Write the results of one part; what was measured under the same conditions stays."""
-    before = json.loads(path.read_text()) if path.exists() else {}
-    parts = {name: before.pop(name) for name in PARTS if name in before}
-    if before != about:
-        parts = {}
-    parts[part] = parts.get(part, {}) | rows
-    path.write_text(json.dumps(about | parts, indent=2) + "\n")
+        about = conditions(chosen, theirs) | {"rules": rows}
+        Path(chosen.out).write_text(json.dumps(about, indent=2) + "\n")
 
 
 def show(found: dict[str, Comparison]) -> None:
@@ -170,63 +149,6 @@ def conditions(chosen: argparse.Namespace, theirs: dict[str, Any]) -> dict[str, 
     }
 
 
-def exported_presses(prefix: int, each: int) -> list[dict[str, Any]]:
-    """Presses with given budgets, and what they are compared with, for every scorer."""
-    presses = []
-    for scorer in SCORERS:
-        presses.append(
-            {
-                "name": f"plan:{scorer}",
-                "kind": "lukv",
-                "scorer": scorer,
-                "ratio": 1 - each / prefix,
-                "curves": "plan.npy",
-            }
-        )
-        for kind, name in ((scorer, scorer), ("adakv", f"adakv:{scorer}")):
-            ratio = 1 - (each + 0.5) / prefix
-            presses.append({"name": name, "kind": kind, "scorer": scorer, "ratio": ratio})
-    return presses
-
-
-def compare_exported(chosen: argparse.Namespace, loaded: Any, python: Path) -> None:
-    """Budgets of a plan inside kvpress, beside equal ones and AdaKV's; print and write a table.
-
-    Raises
-    ------
-    InputError
-        If the budgets are those of another model, or of another share of the tokens.
-    """
-    curves, prefix = np.load(chosen.lukv), chosen.prefix
-    each, heads = round(chosen.budget * prefix), loaded.shape.layers * loaded.shape.key_heads
-    expected = (99, loaded.shape.layers, loaded.shape.key_heads)
-    if curves.shape != expected:
-        raise InputError(f"budgets for LUKVPress have shape {expected}, not {curves.shape}")
-    row = curves[round(100 * (1 - chosen.budget)) - 1]
-    if np.isnan(row).any():
-        raise InputError(f"{chosen.lukv} has no budgets for {chosen.budget:.0%} of the tokens")
-    passages = first_passages(loaded, chosen.text, chosen.passages, prefix + QUERIES).passages
-    ids = np.stack([passage.ids for passage in passages])
-    presses = exported_presses(prefix, each)
-    found, _ = run_presses(python, loaded, ids, prefix, presses, {"plan.npy": curves})
-    rows = {}
-    print("\n| press | KL | tokens of a key head | over the plan's budgets |\n|---|---|---|---|")
-    for press in presses:
-        name, scorer = press["name"], press["scorer"]
-        kl, kept = found[name]["kl"], found[name]["kept"]
-        # shares of a file are rounded in every head
-        assert all(abs(tokens - each * heads) <= heads for tokens in kept), (name, kept)
-        ratio = paired_ratio(np.array(kl), np.array(found[f"plan:{scorer}"]["kl"])).tolist()
-        interval = None if ratio[1] != ratio[1] else tuple(ratio[1:])
-        rows[name] = {"kl": kl, "kept": kept, "ratio": ratio[0], "interval": interval}
-        over = (
-            "" if name.startswith("plan") else f"{ratio[0]:.2f} ({ratio[1]:.2f} to {ratio[2]:.2f})"
-        )
-        print(f"| {name} | {np.mean(kl):.5f} | {np.mean(kept) / heads:.1f} | {over} |")
-    if chosen.out:
-        store(Path(chosen.out), conditions(chosen, found), "exported", rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--text", default="demo:docs", help="text of the passages")
@@ -234,14 +156,12 @@ def main() -> None:
     parser.add_argument("--prefix", type=int, default=2048, help="tokens that are compressed")
     parser.add_argument("--budget", type=float, default=0.25, help="share of them that is kept")
     parser.add_argument("--rules", default=",".join(RULES), help="names, with commas between")
-    parser.add_argument("--lukv", help="a file of budgets, from plan.export")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".kvpress")
+    parser.add_argument("--environment", type=Path, default=ENVIRONMENT)
     parser.add_argument("--out", default=str(RESULTS), help="file of the results; empty for none")
     chosen = parser.parse_args()
     python, loaded = other_python(chosen.environment), esscher.load_model(MODEL)
     with torch.no_grad():
-        run = compare if chosen.lukv is None else compare_exported
-        run(chosen, loaded, python)
+        compare(chosen, loaded, python)
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     "sweep": lambda _: esscher.sweep(
         esscher.gaussian_head(0.8, 3), (100, 200, 400, 800), 8, alpha=(0.5, 1.0), predict=True
     ),
-    "sweep-precision": lambda _: esscher.sweep(
-        esscher.law_head(esscher.laws.Sphere(4), horizon=1.0), (50, 150, 400), 8, precision=0.1
+    "sweep-sphere": lambda _: esscher.sweep(
+        esscher.law_head(esscher.laws.Sphere(4), horizon=1.0), (50, 150, 400), 8
     ),
     "sweep-population": lambda _: esscher.sweep(
         esscher.gaussian_head(0.5, 2), (100, 300, 900), 6, queries="population", query_count=100

@@ -1,29 +1,28 @@
-"""Ratios handed to kvpress: they keep as many tokens as our rules."""
+"""Presses of kvpress: they keep as many tokens as our rules and plans, of the same model."""
 
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 
-import numpy as np
 import pytest
+from benchmarks.cache import Cell
 from benchmarks.kvpress import press_for
 from benchmarks.kvpress_environment import hand_over
 
-import esscher
-from benchmarks import kvpress
+from benchmarks import kvpress_rivals as rivals
 from esscher.engine.cache.published import RULES
-from tests.engine.models.folders import tiny
+from esscher.engine.text.packing import first_passages
+from tests.engine.models.folders import random_words, tiny
 
 LAYERS, KEY_HEADS = 3, 2
 
 
 @pytest.mark.parametrize(("prefix", "each"), [(2048, 512), (1000, 333), (700, 7), (37, 36)])
 def test_ratios_are_rounded_to_the_same_number(prefix, each):
-    for name, rule in RULES.items():
-        spec = press_for(rule, prefix, each)
+    for name in (*RULES, "kvgrad"):
+        spec = press_for(name, prefix, each)
         ratio, heads = spec["ratio"], LAYERS * KEY_HEADS
-        if name == "kvzip":
+        if name in ("kvzip", "kvgrad"):
             assert int(heads * prefix * ratio) == heads * (prefix - each)
         else:
             assert int(prefix * (1 - ratio)) == each
@@ -49,47 +48,35 @@ def test_a_model_is_handed_over_as_it_is(tmp_path):
     assert torch.equal(again(ids).logits, loaded.model(ids).logits)
 
 
-def exported(tmp_path, monkeypatch, curves, **distances):
-    """Compare budgets inside a kvpress that finds given divergences."""
-    loaded = tiny("llama")
-    np.save(tmp_path / "budgets.npy", curves)
+def test_presses_are_measured_once_and_set_beside_the_plan(tmp_path, monkeypatch):
+    loaded, apart, asked = tiny("llama"), [0.0], []
+    passage = first_passages(loaded, [random_words()], 1, 24).passages[0]
+    about = {"configuration": "snapkv tokens", "budget": 0.25}
+    presses = [{"name": "snapkv", "kind": "snapkv", "each": 4, "about": about}]
 
     def run(python, loaded, ids, prefix, presses, arrays):
-        assert np.array_equal(arrays["plan.npy"], curves, equal_nan=True)
-        kept = [2 * LAYERS * KEY_HEADS] * len(ids)
-        rows = {
-            p["name"]: {"kl": distances.get(p["kind"], [1.0, 1.0]), "kept": kept} for p in presses
-        }
-        return {"transformers": "5.2.0", **rows}, {}
+        asked.append(arrays["dense.npy"].shape[:2])
+        kept = 4 * LAYERS * KEY_HEADS
+        return {"dense": apart, **{p["name"]: {"kl": [3.0], "kept": [kept]} for p in presses}}, {}
 
-    monkeypatch.setattr(kvpress, "run_presses", run)
-    monkeypatch.setattr(kvpress, "QUERIES", 8)
-    chosen = Namespace(
-        lukv=tmp_path / "budgets.npy",
-        prefix=8,
-        budget=0.25,
-        passages=2,
-        text="demo:docs",
-        out=str(tmp_path / "found.json"),
-    )
-    kvpress.compare_exported(chosen, loaded, tmp_path)
-    return json.loads((tmp_path / "found.json").read_text())["exported"]
+    def cell(name):
+        path = tmp_path / rivals.PART / "16" / f"{name}-0"
+        return Cell(path, text=name, passage=0, prefix=16)
 
-
-def test_budgets_of_a_plan_inside_kvpress(tmp_path, monkeypatch, capsys):
-    curves = np.full((99, LAYERS, KEY_HEADS), np.nan)
-    curves[74] = 0.75
-    result = exported(tmp_path, monkeypatch, curves, adakv=[2.0, 4.0], lukv=[1.0, 2.0])
-    assert set(result) == {
-        f"{kind}{scorer}" for scorer in kvpress.SCORERS for kind in ("plan:", "", "adakv:")
+    monkeypatch.setattr(rivals, "run_presses", run)
+    plan = {"configuration": "planned 16", "budget": 0.25, "kl": 1.5, "kept": 24}
+    one = cell("novel")
+    one.rows = [plan, plan | {"configuration": "planned", "kl": 1.0}]
+    one.write()
+    for _ in range(2):
+        rivals.measure_presses(tmp_path, loaded, passage, cell("novel"), presses, {})
+    assert asked == [(1, 7)]
+    table = rivals.table_of(tmp_path).set_index(["press", "compared"])["ratio"]
+    assert table.to_dict() == {
+        ("snapkv", "tokens"): 2.0,
+        ("planned", "tokens"): 1.0,
+        ("planned", "bytes"): 1.0,
     }
-    assert result["adakv:expected"]["ratio"] == pytest.approx(2.0)
-    assert result["plan:expected"]["ratio"] == 1.0
-    assert "| adakv:snapkv | 3.00000 | 2.0 | 2.00 " in capsys.readouterr().out
-
-
-def test_budgets_that_do_not_fit(tmp_path, monkeypatch):
-    with pytest.raises(esscher.InputError, match=r"have shape \(99, 3, 2\), not \(99, 2, 2\)"):
-        exported(tmp_path, monkeypatch, np.zeros((99, 2, 2)))
-    with pytest.raises(esscher.InputError, match=r"has no budgets for 25% of the tokens"):
-        exported(tmp_path, monkeypatch, np.full((99, LAYERS, KEY_HEADS), np.nan))
+    apart[0] = 0.01
+    with pytest.raises(AssertionError, match=r"dense models are 0.01 nats apart"):
+        rivals.measure_presses(tmp_path, loaded, passage, cell("plays"), presses, {})

@@ -102,8 +102,7 @@ class Setup(Generic[S]):
 
 #: Tasks by the name of their cell, batch by batch: those of one batch are stored before the next is
 #: asked for. A task returns the cell, a dataset. Cells that are stored already may be among them:
-#: they are not computed again. There may be more cells than the study names: those that depend on
-#: the results of earlier ones.
+#: they are not computed again.
 Batches: TypeAlias = Callable[[Run], Iterable[Mapping[str, Task]]]
 #: A study whose model is loaded and whose text is read: the setup on which the numbers depend, and
 #: what is to be computed.
@@ -174,7 +173,7 @@ class Study(ABC, Generic[S]):
     @staticmethod
     @abstractmethod
     def cells(setup: Setup[S]) -> list[str]:
-        """Name all cells, as far as they are known beforehand."""
+        """Name all cells."""
 
     @staticmethod
     @abstractmethod
@@ -234,13 +233,9 @@ class Study(ABC, Generic[S]):
                 try:
                     with Reporter(log, options.progress, self.unit) as reporter:
                         # compute the cells that are missing, and store each as it arrives
-                        names = dict.fromkeys(self.cells(setup))
+                        names = self.cells(setup)
                         reporter.expect(len(names), len(names) - len(run.missing(names)))
                         for batch in batches(replace(run, doing=reporter.doing)):
-                            if not batch.keys() <= names.keys():
-                                names |= dict.fromkeys(batch)
-                                there = len(names) - len(run.missing(names))
-                                reporter.expect(len(names), there)
                             missing = [batch[name] for name in run.missing(batch)]
                             for name, data in executor.run(missing):
                                 run.write(name, data)

@@ -151,7 +151,7 @@ def test_mostly_zero_resamples_do_not_break() -> None:
         ({"errors": np.ones(7)}, r"shape \(7,\)"),
         ({"errors": np.ones((3, 6))}, "7 sizes"),
         ({"errors": np.ones((0, 7))}, "at least one replicate"),
-        ({"errors": np.full((3, 7), np.nan)}, "a replicate without any error"),
+        ({"errors": np.full((3, 7), np.nan)}, "replicate 0 at n = "),
         ({"errors": -np.ones((3, 7))}, "at least 0"),
         ({"errors": [["a"] * 7]}, "not an array"),
         ({"sizes": SIZES[::-1]}, "strictly increasing"),

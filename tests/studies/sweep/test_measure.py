@@ -202,7 +202,6 @@ BAD = [
     ({"alpha": [1.0, 1.0]}, "once"),
     ({"alpha": []}, r"alpha is \[\]; it must be"),
     ({"device": "cuda"}, "'cuda'"),
-    ({"precision": 0.1, "sizes": [10]}, "2 sizes"),
     ({"head": "gaussian"}, "gaussian_head"),
     ({"reference_tokens": 9}, "below the largest size"),
     ({"head": heads()["arrays"], "reference_tokens": 100}, "all its rows"),

@@ -420,9 +420,8 @@ def fit_rate(
     Parameters
     ----------
     errors
-        Axes [replicate, size]; not negative, ``nan`` at the sizes above the last of a replicate
-        that ended early. Sizes at which most errors are exactly 0 are left out of the fit, and the
-        result says so.
+        Axes [replicate, size]; not negative. Sizes at which most errors are exactly 0 are left out
+        of the fit, and the result says so.
     sizes
         Strictly increasing numbers of tokens, at least 2 of them.
     level
@@ -448,7 +447,7 @@ def fit_rate(
     resolution = None if resolution is None else as_nonnegative(resolution, "resolution")
     if not 0 < as_positive(level, "level") < 1:
         raise InputError(f"level is {level!r}; it must lie between 0 and 1, such as 0.95")
-    usable = np.sum(values > 0, axis=0) > 0.5 * np.isfinite(values).sum(axis=0)
+    usable = np.sum(values > 0, axis=0) > 0.5 * len(values)
     if usable.sum() < 2:
         raise InputError(
             f"errors are positive at {int(usable.sum())} of {len(n)} sizes; a rate needs at least 2"
@@ -474,7 +473,7 @@ def fit_rate(
 
     # Reasons not to trust the exponent on its range.
     reasons: list[str] = []
-    whole, left_out = used[np.isfinite(used).all(axis=1)], n[~usable]
+    left_out = n[~usable]
     # Errors that are zero, or the same in every replicate.
     if len(left_out):
         listed = ", ".join(plain_count(size) for size in left_out)
@@ -482,10 +481,10 @@ def fit_rate(
             f"most errors are exactly 0 at n = {listed}, which is left out: sampling without "
             "replacement up to all tokens, or rounding"
         )
-    zeros, ranges = int(np.sum(whole == 0)), np.ptp(whole, axis=0)
+    zeros, ranges = int(np.sum(used == 0)), np.ptp(used, axis=0)
     if zeros:
-        reasons.append(f"{zeros} of {whole.size} errors are exactly 0: rounding")
-    elif len(whole) > 1 and np.any(ranges == 0):
+        reasons.append(f"{zeros} of {used.size} errors are exactly 0: rounding")
+    elif len(used) > 1 and np.any(ranges == 0):
         reasons.append(
             f"all replicates have the same error at n = {plain_count(at[ranges == 0][0])}: "
             "saturated or rounded"
@@ -506,10 +505,10 @@ def fit_rate(
             f"n spans a factor of {ratio:.3g} only; it takes at least {RATIO:g}, "
             f"up to n = {plain_count(RATIO * at[0])}"
         )
-    count = counted(len(whole), "replicate")
-    if (tail := replicate_tail(whole)) is None:
+    count = counted(len(used), "replicate")
+    if (tail := replicate_tail(used)) is None:
         reasons.append(f"{count}: too few to see how heavy the tail of the errors is")
-    elif len(whole) < (needed := values_needed(tail.without_prior)):
+    elif len(used) < (needed := values_needed(tail.without_prior)):
         how_many = f"about {math.ceil(needed):,}" if needed < 1e9 else "more than anyone can run"
         reasons.append(
             f"{count}: too few for the tail of the errors (k-hat {tail.without_prior:.2f} +- "
@@ -517,7 +516,7 @@ def fit_rate(
         )
 
     # The shape of the curve.
-    if len(whole) > 1:
+    if len(used) > 1:
         step = np.diff(np.eye(len(at)), axis=0)
         rise, least, _ = resamples.intervals(step, 1 - RISE_LEVEL / len(step))
         if np.any(least > 0):
@@ -566,7 +565,7 @@ def fit_rate(
     else:
         half = (most_slope - least_slope) / 2
         if half > HALF_WIDTH:
-            more = math.ceil(len(whole) * (half / HALF_WIDTH) ** 2)
+            more = math.ceil(len(used) * (half / HALF_WIDTH) ** 2)
             reasons.append(
                 f"the {100 * level:g}% interval is +- {half:.2g}; about {more:,} replicates or a "
                 f"longer range would make it +- {HALF_WIDTH:g}"
@@ -629,14 +628,7 @@ def _as_errors(errors: ArrayLike, sizes: Array) -> Array:
             f"errors has shape {values.shape}; its axes must be [replicate, size], with at least "
             f"one replicate and {len(sizes)} sizes"
         )
-    # nan from some size on: a replicate that ended there
-    ended = np.logical_and.accumulate(np.isnan(values)[:, ::-1], axis=1)[:, ::-1]
-    if ended[:, 0].any() or not np.isfinite(values).all(axis=1).any():
-        raise InputError(
-            "errors has a replicate without any error, or none that reaches the largest size; "
-            "leave out the replicate, or that size"
-        )
-    bad = np.argwhere(~ended & ~(np.isfinite(values) & (values >= 0)))
+    bad = np.argwhere(~(np.isfinite(values) & (values >= 0)))
     if bad.size:
         r, i = (int(k) for k in bad[0])
         raise InputError(

@@ -318,68 +318,51 @@ def resample(errors: Array, sizes: Array, seed: int) -> Resamples:
     Parameters
     ----------
     errors
-        Not negative; the mean of every size must be positive. ``nan`` at the sizes above the last
-        of a replicate that ended early: replicates that end at the same size are resampled among
-        themselves.
+        Not negative; the mean of every size must be positive.
     sizes
         Numbers of tokens.
     seed
         Seed of the resampling.
     """
-    x = np.log(sizes)
-    width = errors.shape[1]
-    counts = np.isfinite(errors).sum(axis=0).astype(np.float64)
-    mean = np.nanmean(errors, axis=0)
-    # replicates that end at the same size, without the sizes beyond it; the whole ones last
-    depths = np.isfinite(errors).sum(axis=1)
-    groups = [errors[depths == d, :d] / mean[:d] for d in np.unique(depths)]
-    whole = len(groups[-1])
-    if whole < 2:
+    x, (members, width) = np.log(sizes), errors.shape
+    mean = errors.mean(axis=0)
+    if members < 2:
         nothing = np.full((width, width), np.nan)
-        return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], whole)
+        return Resamples(x, np.log(mean), nothing, np.log(mean)[None], nothing[None], members)
     draws, covariances = [], []
-    rows = max(1, BLOCK // len(errors))
-    alike = len(groups) == 1 and rows >= RESAMPLES
-    rng = random_stream(seed, "rates mean", len(errors))
+    rows = max(1, BLOCK // members)
+    rng = random_stream(seed, "rates mean", members)
+    relative = np.ascontiguousarray(errors / mean)
+    products = (relative[:, :, None] * relative[:, None, :]).reshape(members, -1)
     for start in range(0, RESAMPLES, rows):
         block = min(rows, RESAMPLES - start)
-        means = np.zeros((block, width))
-        spread = np.zeros((block, width, width))
-        for group in groups:
-            members, depth = group.shape
-            products = (group[:, :, None] * group[:, None, :]).reshape(members, -1)
-            times = (
-                _drawn(seed, members)
-                if alike
-                else resampling_counts(members, block, rng).astype(np.float64)
-            )
-            average = times @ group / members
-            means[:, :depth] += members * average / counts[:depth]
-            if members > 1:
-                # covariance of the sum over the group, as this resample estimates it
-                second = (times @ products / members).reshape(block, depth, depth)
-                central = (second - average[:, :, None] * average[:, None, :]) * members
-                spread[:, :depth, :depth] += central * members / (members - 1)
+        times = (
+            _drawn(seed, members)
+            if block == RESAMPLES
+            else resampling_counts(members, block, rng).astype(np.float64)
+        )
+        average = times @ relative / members
+        # covariance of the sum over the replicates, as this resample estimates it
+        second = (times @ products / members).reshape(block, width, width)
+        central = (second - average[:, :, None] * average[:, None, :]) * members
+        spread = central * members / (members - 1)
+        # not simplified: it would round in another way
+        means = members * average / members
         usable = np.all(means > 0, axis=1)  # a mean of zeros has no logarithm
         means, spread = means[usable], spread[usable]
         # delta method: the covariance of ln(mean) is that of the mean over the product of means
-        scale = means * counts
+        scale = means * members
         draws.append(np.log(means) + np.log(mean))
         covariances.append(spread / (scale[:, :, None] * scale[:, None, :]))
-    covariance = np.zeros((width, width))
-    for group in groups:
-        depth = group.shape[1]
-        if len(group) > 1:
-            covariance[:depth, :depth] += len(group) * np.atleast_2d(np.cov(group.T))
-    covariance /= counts[:, None] * counts[None, :]
+    covariance = members * np.atleast_2d(np.cov(relative.T)) / members**2
     return Resamples(
-        x, np.log(mean), covariance, np.concatenate(draws), np.concatenate(covariances), whole
+        x, np.log(mean), covariance, np.concatenate(draws), np.concatenate(covariances), members
     )
 
 
 @lru_cache(maxsize=8)
 def _drawn(seed: int, members: int) -> Array:
-    """How often each replicate is drawn, [resample, member], where all of them are whole.
+    """How often each replicate is drawn, [resample, member].
 
     Kept, because curves of as many replicates are resampled alike: those of all heads of a model.
     """

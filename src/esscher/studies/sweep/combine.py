@@ -16,9 +16,7 @@ from esscher.math.theory import Curve, exponents, log_burn_in, map_curve, moment
 from esscher.math.theory.cloud import largest_size, law_curves
 from esscher.math.theory.gaussian_tables import Spline
 from esscher.math.theory.rates import bounded_exponents
-from esscher.runs.executors import one_blas_thread
 from esscher.runs.study import Setup
-from esscher.studies.sweep.measure import slope_half_widths
 from esscher.studies.sweep.study import (
     LIMIT,
     METRICS,
@@ -111,9 +109,8 @@ def fit_errors(data: SweepData, metric: str, alpha: float, seed: int, level: flo
 
 
 def has_rate(errors: Array) -> bool:
-    """Whether errors [replicate, size] have a rate: two sizes, and a replicate that has all."""
-    positive = np.sum(errors > 0, axis=0) > 0.5 * np.isfinite(errors).sum(axis=0)
-    return int(positive.sum()) > 1 and bool(np.isfinite(errors).all(axis=1).any())
+    """Whether errors [replicate, size] have a rate: most are positive at two sizes at least."""
+    return int(np.sum(np.sum(errors > 0, axis=0) > 0.5 * len(errors))) > 1
 
 
 def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> SweepData:
@@ -144,19 +141,12 @@ def combine(setup: Setup[SweepSettings], cells: Mapping[str, xr.Dataset]) -> Swe
     published = [exponents(horizon) for horizon in horizons]
     data.paper_reference = [line.paper_reference for line in published]
     data.paper_bound = [line.paper_bound for line in published]
-    data.replicates = counts = np.isfinite(errors[0, 0]).sum(axis=0)
-    if settings.precision is not None:
-        with one_blas_thread():
-            widths = slope_half_widths(errors[0], np.array(settings.sizes, float), settings.seed)
-        data.slope_half_width = np.where(np.isfinite(widths), widths, np.nan)
     data.fill(*(v.name for v in (*LimitMethod.variables(), *Predictions.variables())))
 
-    # a precision, or a run that was stopped, may leave few replicates at large sizes, or none
-    mean, noise = np.full((2, *errors.shape[:2], len(counts)), np.nan)
-    reached, twice = int(np.sum(counts > 0)), int(np.sum(counts > 1))
-    mean[..., :reached] = np.nanmean(errors[..., :reached], axis=2)
-    spread = np.nanstd(errors[..., :twice], axis=2, ddof=1)
-    noise[..., :twice] = spread / np.sqrt(counts[:twice])
+    mean = errors.mean(axis=2)
+    noise = np.full_like(mean, np.nan)
+    if len(replicates) > 1:
+        noise = errors.std(axis=2, ddof=1) / np.sqrt(len(replicates))
     low, high = np.maximum(mean - NORMAL * noise, 0.0), mean + NORMAL * noise
     rates = np.full(errors.shape[:2], None, dtype=object)
     verdicts = rates.copy()

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -25,7 +24,6 @@ from esscher.core.validation import Array
 from esscher.math.heads import ArrayHead, Head, Tokens, WeightHead
 from esscher.math.laws import Law
 from esscher.math.limits import NoLimit, limit_moments, missing_limit
-from esscher.math.statistics import LEVEL, resampling_counts
 from esscher.runs.executors import CellExecutor, Task, one_blas_thread
 from esscher.runs.folder import Run
 from esscher.runs.study import Setup
@@ -208,16 +206,15 @@ def limit_cell(head: Head, drawn: Head, outputs: Array | None, settings: SweepSe
 Source: TypeAlias = tuple[SweepSettings, Head, Array, Array, Array | None]
 
 
-def measure_cell(source: Source, replicate: int, depth: int) -> xr.Dataset:
-    """Measure one replicate at the first ``depth`` sizes, in this process or in another one."""
+def measure_cell(source: Source, replicate: int) -> xr.Dataset:
+    """Measure one replicate at all sizes, in this process or in another one."""
     # Imported here: a result that is only read needs none of it.
     from esscher.engine.attention import attention_statistics
 
     settings, head, means, covariances, outputs = source
-    sizes = settings.sizes[:depth]
     with one_blas_thread():
         rng = random_stream(settings.seed, PURPOSE, replicate)
-        tokens, tilts, exact = _draw(settings, head, sizes[-1], outputs, rng)
+        tokens, tilts, exact = _draw(settings, head, settings.sizes[-1], outputs, rng)
         mask = None
         if settings.queries == "population":
             # The error of the limit's own moments over these queries is no error of the keys.
@@ -241,7 +238,7 @@ def measure_cell(source: Source, replicate: int, depth: int) -> xr.Dataset:
             q,
             k,
             v,
-            sizes=sizes,
+            sizes=settings.sizes,
             scales=settings.alpha,
             queries="separate" if settings.queries == "population" else "tokens",
             factor=1.0,
@@ -257,9 +254,7 @@ def measure_cell(source: Source, replicate: int, depth: int) -> xr.Dataset:
     cell = Replicate.new(
         metric=METRICS, alpha=settings.alpha, replicate=[replicate], size=settings.sizes
     )
-    errors = np.full((len(METRICS), len(settings.alpha), 1, len(settings.sizes)), np.nan)
-    errors[:, :, 0, :depth] = mean, cov, square
-    cell.error = errors
+    cell.error = np.stack([mean, cov, square])[:, :, None]
     return cell.dataset
 
 
@@ -285,214 +280,6 @@ def _draw(
     return tokens, tilts, exact
 
 
-# -- the schedule: which replicates are measured, and up to which size
-#
-# Without a precision all replicates go up to the largest size. With one, batches follow the first:
-# each goes up to the size at which a second of work lowers the variance of the fitted slope most.
-# The mean error at a small size costs next to nothing to know well, so that nearly all the time
-# goes to what only large sizes can tell.
-#
-# With ``R_j`` replicates at size j (those of a larger size count at the smaller ones too), relative
-# covariances ``S_jl`` of a replicate's errors and slope ``sum_j c_j log(mean error_j)``,
-#
-#     Var(slope) = sum_jl c_j c_l S_jl / R_min(j,l).
-#
-# Every choice is a function of the errors of the batches before it, and of nothing else: a run that
-# was killed and resumed, on any number of workers, makes the same ones.
-
-#: Work of one token, in units of one pair of tokens: sampling it, projecting it, its limit.
-TOKEN_WORK = 500.0
-#: A batch takes at most this share of the work before it, so that judgements stay rare.
-SHARE = 0.5
-
-
-class Batch(NamedTuple):
-    """Replicates ``start`` to ``stop - 1``, measured at the first ``depth`` sizes."""
-
-    start: int
-    stop: int
-    depth: int
-
-
-def replicate_work(sizes: Array, queries: int | None) -> Array:
-    """Work of a replicate that goes up to each size, in units of one up to the largest.
-
-    ``queries`` is the number of queries of a replicate, ``None`` when all tokens ask.
-    """
-    asking = sizes if queries is None else np.minimum(sizes, queries)
-    work = asking * sizes + TOKEN_WORK * sizes
-    return np.asarray(work / work[-1])
-
-
-def spent(batches: list[Batch], work: Array) -> float:
-    """Work of some batches."""
-    return float(sum((b.stop - b.start) * work[b.depth - 1] for b in batches))
-
-
-def counts_at(batches: list[Batch], sizes: int) -> Array:
-    """Number of replicates at each size."""
-    counts = np.zeros(sizes)
-    for batch in batches:
-        counts[: batch.depth] += batch.stop - batch.start
-    return counts
-
-
-def slope_weights(log_sizes: Array, counts: Array) -> Array:
-    """Coefficients ``c_j`` of a least-squares slope whose points weigh as their counts."""
-    weights = counts / counts.sum()
-    centred = log_sizes - weights @ log_sizes
-    return np.asarray(weights * centred / (weights @ centred**2))
-
-
-def slope_variance(log_sizes: Array, counts: Array, covariance: Array) -> float:
-    """``Var(slope)`` above."""
-    weights = slope_weights(log_sizes, counts)
-    j = np.arange(len(counts))
-    shared = counts[np.minimum(j[:, None], j[None, :])]
-    return float(weights @ (covariance / shared) @ weights)
-
-
-def next_batch(
-    batches: list[Batch], log_sizes: Array, covariance: Array, work: Array, left: float
-) -> Batch | None:
-    """The batch that lowers the variance of the slope most for its work; ``None`` if none fits.
-
-    Parameters
-    ----------
-    batches
-        What is there already.
-    log_sizes
-        Logarithms of the sizes.
-    covariance
-        Relative covariance of a replicate's errors between the sizes.
-    work, left
-        What replicates up to each size cost, and how much may still be spent.
-    """
-    counts = counts_at(batches, len(log_sizes))
-    now = slope_variance(log_sizes, counts, covariance)
-    before, start = spent(batches, work), batches[-1].stop
-    best, gain = None, 0.0
-    for depth in range(1, len(log_sizes) + 1):
-        each = float(work[depth - 1])
-        # never more than doubling a count: the gain of the next ones is then another one
-        most = min(int(min(SHARE * before, left) / each + 1e-9), int(counts[depth - 1]))
-        if most < 1:
-            if each > left + 1e-9:
-                continue
-            most = 1
-        more = counts.copy()
-        more[:depth] += most
-        lower = (now - slope_variance(log_sizes, more, covariance)) / (most * each)
-        if lower > gain:
-            best, gain = Batch(start, start + most, depth), lower
-    return best
-
-
-#: Resamples behind an interval.
-RESAMPLES = 1000
-
-
-def slope_half_widths(errors: Array, sizes: Array, seed: int) -> Array:
-    """Half the width of the 95% interval of the log-log slope of the mean error, per scale.
-
-    Parameters
-    ----------
-    errors
-        Axes [scale, replicate, size]; ``nan`` at the sizes above the last of a replicate.
-    sizes
-        Numbers of tokens, at least two.
-    seed
-        Seed of the resampling. Replicates that end at the same size are resampled among themselves.
-
-    Returns
-    -------
-    Array
-        Infinite where there is no slope (one replicate, or errors that vanish).
-    """
-    scales, replicates, n = errors.shape
-    depths = np.isfinite(errors[0]).sum(axis=1)
-    if np.sum(depths == n) < 2 or n < 2:
-        return np.full(scales, np.inf)
-    rng = random_stream(seed, "slope", replicates)
-    counts = np.array([np.sum(depths > j) for j in range(n)], dtype=np.float64)
-    means = np.zeros((scales, RESAMPLES, n))
-    for depth in np.unique(depths):
-        chosen = errors[:, depths == depth, :depth]
-        members = chosen.shape[1]
-        times = resampling_counts(members, RESAMPLES, rng)
-        means[:, :, :depth] += times @ chosen / counts[:depth]
-    if not np.all(means > 0):
-        return np.full(scales, np.inf)
-    slopes = np.log(means) @ slope_weights(np.log(sizes), counts)
-    low, high = np.quantile(slopes, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1)
-    return np.asarray(high - low) / 2
-
-
-def relative_covariance(errors: Array) -> Array:
-    """Relative covariance of the errors [replicate, size] between sizes, from whole replicates."""
-    whole = errors[np.isfinite(errors).all(axis=1)]
-    relative = whole / whole.mean(axis=0)
-    centred = relative - 1.0
-    return np.asarray(centred.T @ centred / max(len(whole) - 1, 1))
-
-
-def following_batch(
-    settings: SweepSettings, batches: list[Batch], parts: Mapping[int, Array], folder: Path
-) -> Batch | None:
-    """Return the batch after some others; ``None`` at the end. Some replicates may be there.
-
-    Parameters
-    ----------
-    settings
-        Those of the sweep.
-    batches
-        The batches before.
-    parts
-        Errors of the replicates that are there, [metric, alpha, size]: all of the batches before.
-    folder
-        Directory of the run, for messages.
-
-    Raises
-    ------
-    InputError
-        If replicates of the batch are there that go up to other sizes.
-    """
-    sizes, batch = np.asarray(settings.sizes, dtype=np.float64), None
-    if not batches:
-        batch = Batch(0, settings.replicates, len(sizes))
-    elif settings.precision is not None:
-        errors = np.stack(
-            [parts[r][METRICS.index("mean")] for r in range(batches[-1].stop)], axis=1
-        )
-        with one_blas_thread():
-            widths = slope_half_widths(errors, sizes, settings.seed)
-            widest = int(np.argmax(widths))
-            if widths[widest] <= settings.precision:
-                return None
-            covariance = relative_covariance(errors[widest])
-            work = replicate_work(sizes, settings.query_count)
-            left = settings.most_work - spent(batches, work)
-            batch = next_batch(batches, np.log(sizes), covariance, work, left)
-    for replicate in (r for r in parts if batch and batch.start <= r < batch.stop):
-        depth = int(np.isfinite(parts[replicate][0, 0]).sum())
-        if batch and depth != batch.depth:
-            raise InputError(
-                f"{folder} holds replicate {replicate} up to size number {depth}, "
-                f"not {batch.depth}: it was begun with another number of replicates before "
-                "precision was judged; give the same one, or choose another directory"
-            )
-    return batch
-
-
-def check_end(end: int, parts: Collection[int], folder: Path) -> None:
-    """Refuse replicates beyond those that are asked for."""
-    if parts and max(parts) >= end:
-        raise InputError(
-            f"{folder} holds {len(parts)} replicates, more than the {end} asked for now; "
-            f"ask for at least {max(parts) + 1}, or choose another directory"
-        )
-
-
 # -- cells of a run
 
 
@@ -512,8 +299,8 @@ def read_cell(run: Run, name: str, **labels: Sequence[Any]) -> xr.Dataset | None
     return cell
 
 
-def replicate_errors(settings: SweepSettings, run: Run, names: Iterable[str]) -> dict[int, Array]:
-    """Return the errors of the replicates among some cells, [metric, alpha, size], by number.
+def replicate_cells(settings: SweepSettings, run: Run) -> dict[int, xr.Dataset]:
+    """Return the cells of the replicates that are there, by their numbers, in order.
 
     Raises
     ------
@@ -521,84 +308,64 @@ def replicate_errors(settings: SweepSettings, run: Run, names: Iterable[str]) ->
         If a cell does not hold the replicate of its name.
     """
     labels = {"metric": METRICS, "alpha": settings.alpha, "size": settings.sizes}
-    by_number = {}
-    for number in sorted(int(match[1]) for match in map(NAME.fullmatch, names) if match):
+    cells = {}
+    for number in sorted(int(match[1]) for match in map(NAME.fullmatch, run.names()) if match):
         cell = read_cell(run, cell_name(number), replicate=[number], **labels)
         if cell is None:
             continue
-        errors = cell["error"].values[:, :, 0]
-        depth = np.isfinite(errors[0, 0]).sum()
-        if not (depth and np.all(errors[..., :depth] >= 0) and np.isnan(errors[..., depth:]).all()):
-            raise run.damaged(cell_name(number), f"it has no errors at its first {depth} sizes")
-        by_number[number] = errors
-    return by_number
+        if not np.all(cell["error"].values >= 0):
+            raise run.damaged(cell_name(number), "an error is missing or below 0")
+        cells[number] = cell
+    return cells
 
 
-def limit_and_predictions(
-    setup: Setup[SweepSettings], run: Run
-) -> tuple[xr.Dataset | None, xr.Dataset | None]:
-    """Return the cells beside the replicates, as far as they are there."""
-    settings, head = setup.settings, setup.records["head"]
-    dims, alphas, sizes = range(head.value_dim), settings.alpha, settings.predicted_sizes
-    limit = read_cell(run, LIMIT, alpha=alphas, row=dims, column=dims)
-    if not settings.predict:
-        return limit, None
-    return limit, read_cell(run, PREDICTIONS, metric=METRICS, alpha=alphas, tokens=sizes)
+def other_cells(setup: Setup[SweepSettings], run: Run) -> dict[str, xr.Dataset]:
+    """Return the limit and the predictions, by name, as far as they are asked for and there."""
+    settings, dims = setup.settings, range(setup.records["head"].value_dim)
+    wanted: dict[str, dict[str, Any]] = {LIMIT: {"row": dims, "column": dims}}
+    if settings.predict:
+        wanted[PREDICTIONS] = {"metric": METRICS, "tokens": settings.predicted_sizes}
+    read = {name: read_cell(run, name, alpha=settings.alpha, **wanted[name]) for name in wanted}
+    return {name: cell for name, cell in read.items() if cell is not None}
 
 
 def stored_cells(setup: Setup[SweepSettings], run: Run) -> tuple[dict[str, xr.Dataset], bool]:
     """Return the cells that a result is made of, and whether they are all that was asked for."""
     settings = setup.settings
-    errors = replicate_errors(settings, run, run.names())
-    complete, batches = bool(errors), list[Batch]()
-    while complete and (batch := following_batch(settings, batches, errors, run.folder)):
-        batches.append(batch)
-        complete = all(number in errors for number in range(batch.start, batch.stop))
-    limit, predictions = limit_and_predictions(setup, run)
-    names = [LIMIT, PREDICTIONS, *map(cell_name, errors)]
-    known = [limit, predictions, *(run.read(name) for name in names[2:])]
-    cells = {name: cell for name, cell in zip(names, known, strict=True) if cell is not None}
-    complete = complete and limit is not None and (predictions is not None) == settings.predict
-    return (cells if errors else {}), complete
+    replicates, cells = replicate_cells(settings, run), other_cells(setup, run)
+    complete = len(cells) == 1 + settings.predict
+    complete = complete and all(number in replicates for number in range(settings.replicates))
+    cells |= {cell_name(number): cell for number, cell in replicates.items()}
+    return (cells if replicates else {}), complete
 
 
 def sweep_batches(
     setup: Setup[SweepSettings], head: Head, executor: CellExecutor, run: Run
 ) -> Iterator[Mapping[str, Task]]:
-    """Yield replicates; with a precision, further batches follow from what was measured.
-
-    The limit is stored before them, predictions after them.
-    """
-    settings, batches = setup.settings, list[Batch]()
-    known = replicate_errors(settings, run, run.names())
-    if settings.precision is None:  # otherwise the end is not known yet
-        check_end(settings.replicates, known, run.folder)
-    limit, predictions = limit_and_predictions(setup, run)
-    source = None
-    while batch := following_batch(settings, batches, known, run.folder):
-        batches.append(batch)
-        missing = [n for n in range(batch.start, batch.stop) if n not in known]
-        if not missing and limit is not None:
-            continue
-        if source is None:
-            # the head whose tokens are drawn, and the limit's outputs at all of its rows if few
-            with one_blas_thread():
-                drawn = measured_head(head, settings)
-                outputs = reference_outputs(drawn, settings)
-                if limit is None:  # stored: a resumed run compares with the very same numbers
-                    limit = limit_cell(head, drawn, outputs, settings).dataset
-                    run.write(LIMIT, limit)
-            moments = limit["mean"].values, limit["covariance"].values
-            source = executor.share((settings, drawn, *moments, outputs))
+    """Yield the replicates. The limit is stored before them, predictions after them."""
+    settings = setup.settings
+    known = replicate_cells(settings, run)
+    if known and max(known) >= settings.replicates:
+        raise InputError(
+            f"{run.folder} holds {len(known)} replicates, more than the {settings.replicates} "
+            f"asked for now; ask for at least {max(known) + 1}, or choose another directory"
+        )
+    others = other_cells(setup, run)
+    limit = others.get(LIMIT)
+    missing = [number for number in range(settings.replicates) if number not in known]
+    if missing or limit is None:
+        # the head whose tokens are drawn, and the limit's outputs at all of its rows if few
+        with one_blas_thread():
+            drawn = measured_head(head, settings)
+            outputs = reference_outputs(drawn, settings)
+            if limit is None:  # stored: a resumed run compares with the very same numbers
+                limit = limit_cell(head, drawn, outputs, settings).dataset
+                run.write(LIMIT, limit)
+        moments = limit["mean"].values, limit["covariance"].values
+        source = executor.share((settings, drawn, *moments, outputs))
         names = {number: cell_name(number) for number in missing}
-        yield {
-            name: Task(name, measure_cell, (source, number, batch.depth))
-            for number, name in names.items()
-        }
-        if settings.precision is not None:  # what comes next depends on it
-            known |= replicate_errors(settings, run, names.values())
-    check_end(batches[-1].stop, known, run.folder)
-    if settings.predict and predictions is None:
+        yield {name: Task(name, measure_cell, (source, number)) for number, name in names.items()}
+    if settings.predict and PREDICTIONS not in others:
         from esscher.studies.sweep.combine import predict
 
         with one_blas_thread():

@@ -39,8 +39,6 @@ LIMIT, PREDICTIONS = "limit", "predictions"
 POPULATION_QUERIES = 1024
 #: Tokens that stand for a law without limit, as a multiple of the largest size.
 REFERENCE_FACTOR = 4
-#: Replicates that a precision may cost, as a multiple of those it starts with.
-PATIENCE = 16
 #: Most sizes, and most factors.
 MOST = 10_000
 
@@ -62,7 +60,7 @@ class Limit(LimitMethod):
 
 
 class Replicate(Data):
-    """A cell: errors on the tokens of one replicate; NaN beyond the sizes that it goes up to."""
+    """A cell: errors on the tokens of one replicate."""
 
     error = var("metric alpha replicate size")
 
@@ -86,7 +84,6 @@ class SweepData(LimitMethod, Predictions):
     """The result: errors of every replicate, how fast their mean falls, and what theory says."""
 
     horizon = var("alpha", "H", "s3", terminal="H", help="horizon of the scaled head")
-    replicates = var("size", kind="i", format="n0", help="how many go up to this size")
     replicate_error = var("metric alpha replicate size", page=False, help="error of one replicate")
     error = var(
         "metric alpha size bound",
@@ -128,7 +125,6 @@ class SweepData(LimitMethod, Predictions):
     floor_power = var(
         "metric alpha", "power", "p0", help="how often the test finds a floor of half that error"
     )
-    slope_half_width = var("alpha", page=False, help="what a precision is compared with")
 
 
 class HeadRecord(Record, frozen=True, kw_only=True):
@@ -155,18 +151,12 @@ class SweepSettings(Record, frozen=True, kw_only=True):
     replicates: Count
     seed: int
     alpha: Annotated[tuple[float, ...], Meta(min_length=1)]
-    precision: float | None
     queries: Literal["tokens", "population"]
     query_count: Count | None
     dtype: Literal["float32", "float64"]
     device: Name
     reference_tokens: Count | None
     predict: bool
-
-    @property
-    def most_work(self) -> float:
-        """Work that a precision may cost, in replicates of the largest size."""
-        return PATIENCE * self.replicates
 
     @property
     def predicted_sizes(self) -> tuple[int, ...]:
@@ -246,7 +236,6 @@ class SweepStudy(Study[SweepSettings]):
     examples = (
         "esscher sweep gaussian --dim 8 --horizon 1.5 --sizes 200:20000:10 --out RUN",
         "esscher sweep sphere --dim 8 --horizon 1 --alpha 0.1:10:5 --sizes 100:5000:6 --workers 2",
-        "esscher sweep gaussian --horizon 0.5 --sizes 100:3000:6 --precision 0.02",
     )
 
     head: Annotated[
@@ -262,12 +251,7 @@ class SweepStudy(Study[SweepSettings]):
     ] = field(kw_only=False)
     replicates: Annotated[
         int,
-        option(
-            "Independent samples of tokens; with a precision, how many to start with.",
-            changeable=True,
-            ge=1,
-            le=10**9,
-        ),
+        option("Independent samples of tokens.", changeable=True, ge=1, le=10**9),
     ] = field(default=64, kw_only=False)
     seed: Seed = field(default=0, kw_only=False)
     alpha: Annotated[
@@ -279,14 +263,6 @@ class SweepStudy(Study[SweepSettings]):
             max_length=MOST,
         ),
     ] = (1.0,)
-    precision: Annotated[
-        float | None,
-        option(
-            "Sample until the exponent of the mean is known to within +- this (95% interval).",
-            changeable=True,
-            gt=0,
-        ),
-    ] = None
     queries: Annotated[
         Literal["tokens", "population"],
         option("Queries: the tokens themselves, or independent of the keys."),
@@ -335,8 +311,6 @@ class SweepStudy(Study[SweepSettings]):
             raise InputError(f"alpha is {list(self.alpha)}; each may occur only once")
         population = self.queries == "population"
         query_count = self.query_count or (POPULATION_QUERIES if population else None)
-        if self.precision is not None and len(sizes) < 2:
-            raise InputError("precision needs at least 2 sizes: it is that of a slope")
         if self.device != "cpu":
             from esscher.engine.models.load import as_device  # brings torch
 
@@ -382,7 +356,7 @@ class SweepStudy(Study[SweepSettings]):
 
     @staticmethod
     def cells(setup: Setup[SweepSettings]) -> list[str]:
-        """One cell per replicate; a precision may ask for more."""
+        """One cell per replicate."""
         from esscher.studies.sweep.measure import cell_name
 
         return [cell_name(replicate) for replicate in range(setup.settings.replicates)]

@@ -57,7 +57,7 @@ TABLES = (
         "errors",
         "Errors",
         ("alpha", "size"),
-        (SweepData.horizon, SweepData.error, SweepData.replicates),
+        (SweepData.horizon, SweepData.error),
         caption="Mean over replicates with 95% intervals.",
     ),
     TableView(
@@ -65,7 +65,6 @@ TABLES = (
         "Errors of every replicate",
         ("alpha", "replicate", "size"),
         (SweepData.replicate_error,),
-        keep=lambda frame: frame[f"replicate_error_{METRICS[0]}"].notna(),
         most=0,
         page=False,
     ),
@@ -114,7 +113,7 @@ def headline(result: Sweep) -> str:
 
 
 def cautions(result: Sweep) -> list[str]:
-    """Return what a reader must know: of the limit, of a precision, and of predictions."""
+    """Return what a reader must know: of the limit, and of predictions."""
     data, settings = SweepData(result.data), result.setup.settings
     said = []
     if settings.reference_tokens is not None:
@@ -131,13 +130,6 @@ def cautions(result: Sweep) -> list[str]:
             f"{float(worst['limit_mean_error']):.2g} and its covariance to "
             f"{float(worst['limit_covariance_error']):.2g}; errors below that mean nothing"
         )
-    if settings.precision is not None and result.complete:
-        width = float(data.slope_half_width.fillna(math.inf).max())
-        if width > settings.precision:
-            said.append(
-                f"after the work of {settings.most_work:g} replicates the slope of the mean "
-                f"error is known to +- {width:.2g}, not to the +- {settings.precision:g} asked for"
-            )
     return [*said, *dict.fromkeys(note for note in data.prediction_note.values.tolist() if note)]
 
 
