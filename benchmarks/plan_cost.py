@@ -30,7 +30,7 @@ PASSAGES, PREFIX, QUERIES, BUDGET = 4, 2048, 128, 0.25
 #: Readings that are timed; the fastest counts.
 READINGS = 3
 #: Larger models: parameters, layers, width of queries; Llama 3's.
-LARGER = {"7B": (8.0e9, 32, 4096), "70B": (70.6e9, 80, 8192)}
+LARGER = {"8B": (8.0e9, 32, 4096), "70B": (70.6e9, 80, 8192)}
 #: Operations per second of eight H100 in bfloat16, and the share that reading reaches of them.
 GPUS, REACHED = 8 * 989e12, 0.4
 
