@@ -278,6 +278,7 @@ def stored_rows(folder: Path) -> pd.DataFrame:
         if dense is not None:
             budgets = sorted({row["budget"] for row in measured})
             measured += [{"configuration": "dense", "budget": b, **dense} for b in budgets]
+        cell["model"] = Path(cell["model"]).name
         rows += [{**cell, **row} for row in measured]
     if not rows:
         raise InputError(f"there are no results in {folder}; make them with benchmarks.cache")
