@@ -132,8 +132,8 @@ def test_imaginary_parts_are_not_dropped(call):
     ],
 )
 def test_numbers(check, value):
-    with pytest.raises(InputError, match=r"number is .*; "):
-        check(value, "number")
+    with pytest.raises(InputError, match=r"seed is .*; "):
+        check(value) if check is as_seed else check(value, "seed")
 
 
 def test_memory_is_named_before_it_is_taken():
